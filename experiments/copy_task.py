@@ -365,7 +365,7 @@ def budget_figure(found: Mapping[Task, Results]) -> Figure:
         for name in names:
             points = {
                 task.steps: mean_and_range(values(results[name], "exact", task.length))
-                for task, results in found.items()
+                for task, results in sorted(found.items(), key=lambda item: item[0].steps)
                 if task.n_layers == deepest.n_layers and results[name]
             }
             if points:

@@ -18,6 +18,6 @@ def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
     per_query = {
         "entropy": -(weights * logs).sum(-1),
         "distance": (weights * away).sum(-1),
-        "diagonal": (weights * (away <= 0.5)).sum(-1),
+        "diagonal": (weights * (away <= 0.5 + 1e-9)).sum(-1),
     }
     return {name: values.mean(-1) for name, values in per_query.items()}

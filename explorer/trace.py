@@ -11,6 +11,8 @@ from data.corpora.text import normalize_whitespace
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.tree import likeliest, searched
+from models.positional_encodings.base import AttentionPosition
+from models.positional_encodings.ssmax import Ssmax
 from pictures.attention import attention_maps
 from pictures.schemes import Scheme, trained_scheme
 from translation.loading import LoadedRun
@@ -163,6 +165,10 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         note += f" What it does in {by_words} also depends on the words, which is not drawn."
     if by_length:
         note += f" In {by_length} a sentence of this length turns by other angles than these."
-    if not (parts or by_words):
+    if type(scheme.module.attention("cross", 0)) is not AttentionPosition:
+        note += " Queries and keys of the cross-attention turn too."
+    if isinstance(scheme.attention("encoder"), Ssmax):
+        note += " All logits of the self-attentions grow by s ln n, where n keys are seen."
+    elif not (parts or by_words):
         note += " Nothing is added or turned: only the decoder's mask tells places apart."
     return {"scheme": scheme.name, "note": note, "parts": parts}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 )
 def ideas(scheme: Scheme, n: int) -> Figures:
     """Values end at 1, the size of an embedding's entries; distances are on a log scale."""
+    from matplotlib import colormaps
     from matplotlib.colors import LogNorm
     from scipy.spatial.distance import cdist
 
@@ -36,11 +37,12 @@ def ideas(scheme: Scheme, n: int) -> Figures:
     shape, size = (2, len(tables)), (1.9, 2.2)
     figure, axes = panel_figure(*shape, size=size, sharex="row", sharey=True, title=title)
     how: Any = {"aspect": "auto", "interpolation": "nearest"}
+    dark = colormaps["viridis"].with_extremes(bad=colormaps["viridis"](0))  # a distance of 0
     for (above, below), (name, p) in zip(axes.T, tables.items()):
         apart = cdist(p, p)
         nearest = np.where(np.eye(n), np.inf, apart).min()
         values = above.imshow(p, cmap="RdBu_r", vmin=-1, vmax=1, **how)
-        distances = below.imshow(apart, norm=LogNorm(0.1, 20), **how)
+        distances = below.imshow(apart, cmap=dark, norm=LogNorm(0.1, 20), **how)
         titles = "\n".join(wrap(name, 10, 1.8)), f"nearest two: {nearest:.3g}"
         for place, title, axis in zip((above, below), titles, ("dimension", "position")):
             place.set_title(title, fontsize=10)
@@ -53,8 +55,8 @@ def ideas(scheme: Scheme, n: int) -> Figures:
 
 @picture(
     "how alike positions are: dot product and cosine of the position vectors t and t+k by offset k "
-    "(mean over t, and range), and the cosine of every pair; a learned table stands beside itself "
-    "before training and beside sinusoids",
+    "(mean over t, and range), and the cosine of every pair; a learned table stands beside an "
+    "untrained one and beside sinusoids",
     n_positions=64,
     together=True,
 )

@@ -136,14 +136,19 @@ class Attention {
     const codes = this.logits.codes.subarray(start, start + size);
     return Float32Array.from(codes, (code) => this.weights[code]);
   }
-  /** One head, or the mean or the maximum over all of a layer or of all layers ("all"). */
-  over(layer, head, how) {
+  /** One head, or the mean or the maximum over all of a layer or of all layers, of folded weights. */
+  over(layer, head, how, fold) {
     const layers = layer === "all" ? range(this.layers) : [Number(layer)];
     const heads = head === "all" ? range(this.heads) : [Number(head)];
-    const total = new Float32Array(this.rows * this.columns), n = layers.length * heads.length;
-    for (const l of layers) for (const h of heads) this.head(l, h).forEach((w, i) => {
-      total[i] = how === "maximum" ? Math.max(total[i], w) : total[i] + w / n;
-    });
+    const n = layers.length * heads.length;
+    let total = null;
+    for (const l of layers) for (const h of heads) {
+      const weights = fold(this.head(l, h));
+      total ??= new Float32Array(weights.length);
+      weights.forEach((w, i) => {
+        total[i] = how === "maximum" ? Math.max(total[i], w) : total[i] + w / n;
+      });
+    }
     return total;
   }
 }

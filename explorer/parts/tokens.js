@@ -83,8 +83,8 @@ function tokensView(model) {
     let columnOf = unitOf(to);
     // The decoder reads the start token and all but the last: keys stand one place later.
     if (state.kind === "decoder") columnOf = [0, ...columnOf.slice(0, -1).map((key) => key + 1)];
-    const raw = model.attention[state.kind].over(state.layer, state.head, state.how);
-    weights = Object.assign(ofWords(raw, rowOf, columnOf),
+    const fold = (raw) => ofWords(raw, rowOf, columnOf);
+    weights = Object.assign(model.attention[state.kind].over(state.layer, state.head, state.how, fold),
       { from, to, rows: rowOf.at(-1) + 1, columns: columnOf.at(-1) + 1 });
     mark();
   }

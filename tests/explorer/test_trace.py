@@ -25,6 +25,7 @@ from configs.positions import (
     Randomized,
     Rope,
     Shaw,
+    Ssmax,
 )
 from configs.schema import ModelConfig
 from explorer.heads import head_statistics
@@ -211,7 +212,12 @@ def test_the_note_is_true_of_every_scheme() -> None:
     by_words["repo"] = "the encoder (layers 2, 3) and the decoder (layer 2)"
     layers = {"n_encoder_layers": 3, "n_decoder_layers": 2}
     dynamic = Rope(scaling=DynamicNtkScaling(trained_length=5))
-    for name, position in (POSITIONS | {"dynamic": dynamic}).items():
+    others = {
+        "dynamic": dynamic,
+        "cross": Rope(cross=True),
+        "none_ssmax": Ssmax(scheme=NoPosition()),
+    }
+    for name, position in (POSITIONS | others).items():
         model = ModelConfig(position=position, d_model=16, n_heads=2, **layers)
         note = positions(fresh_scheme(name, model), 6, 5)["note"]
         assert ("depends on the words" in note) == (name in by_words), name
@@ -221,6 +227,8 @@ def test_the_note_is_true_of_every_scheme() -> None:
         assert ("Nothing is added or turned" in note) == (name == "none"), name
         other = "In the encoder a sentence of this length turns by other angles"
         assert (other in note) == (name == "dynamic"), name
+        assert ("grow by s ln n" in note) == ("ssmax" in name), name
+        assert ("cross-attention turn too" in note) == (name == "cross"), name
 
 
 @pytest.mark.parametrize("position", [Alibi(), Randomized(scheme=Alibi())], ids=lambda p: p.kind)
