@@ -168,6 +168,14 @@ def test_pointing_at_a_token_shows_what_it_looks_at(show: Show, traces: Traces) 
     rows = np.array(trace["target"]["word_of"])
     expected = [mean[rows == row][:, of_word].sum(1).mean() for row in range(max(rows) + 1)]
     assert opened.texts(".detail .number") == [percent(p) for p in sorted(expected)[::-1][:6]]
+    # And the maximum over the heads, of a word too: never more than the whole.
+    opened.choose("Over several", "maximum")
+    heads = np.exp(unpacked(trace["attention"]["cross"]["log_weights"])).reshape(-1, *mean.shape)
+    expected = [
+        max(head[rows == row][:, of_word].sum(1).mean() for head in heads)
+        for row in range(max(rows) + 1)
+    ]
+    assert opened.texts(".detail .number") == [percent(p) for p in sorted(expected)[::-1][:6]]
 
 
 def test_everything_is_reached_and_read_by_keyboard(show: Show, traces: Traces) -> None:
