@@ -13,7 +13,7 @@ from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import TRAINING_ONLY, Config
 from configs.serialize import apply_overrides, diff, parse_override
-from utils.cli import Parser, at_most, keep_shapes, run_main, threads
+from utils.cli import Parser, at_most, imported, keep_shapes, run_main, threads
 from utils.errors import UserError
 
 # More would divide the time of the cores and fill the memory, and gain nothing.
@@ -120,6 +120,7 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
     from training.run import train
     from utils.machine import computing_with
 
+    imported()
     main = idist.get_rank() == 0
     logging.basicConfig(level=logging.INFO if main else logging.ERROR, format="%(message)s")
     for name in ("httpx", "httpx2", "huggingface_hub"):

@@ -202,8 +202,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         else:
             trainer.run(data.loader, max_epochs=last)
         if is_over() and validation.step != progress.step:
-            # The end came between two validations. The checkpoint to resume from with a higher
-            # limit is saved already, without this validation.
+            # The end came between two validations; the checkpoint to resume from lacks this one.
             validate(trainer, over=True)
     signal = None if is_over() else stop.stopped
     return Result(

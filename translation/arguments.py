@@ -13,7 +13,7 @@ from configs.load import add_set_argument
 from configs.schema import Config
 from configs.serialize import parse_override
 from translation.workers import Processes, Threads, Workers, threads_of_each
-from utils.cli import threads
+from utils.cli import imported, threads
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -212,4 +212,5 @@ def load_from_arguments(
     elif args.workers > 1 and workers is None:
         workers = Processes(args.workers, args.threads, at_once=at_once)
     translator = Translator.of(loaded, device, DTYPES[precision], engine=engine, workers=workers)
+    imported()
     return loaded, translator

@@ -38,7 +38,9 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
     In float32, or the model's type if that is more exact. Targets without tokens have none. Raises
     UserError where the model's output is not a number.
     """
-    model, device = searcher.model.eval(), searcher.device
+    model, device = searcher.model, searcher.device
+    if model.training:  # model.eval() goes through all modules
+        model.eval()
     src, tgt_in = _inputs(searcher, sources, targets)
     lengths = torch.tensor(list(map(len, targets)))
     flat = (torch.arange(tgt_in.shape[1]) < lengths[:, None]).flatten().nonzero()[:, 0]
@@ -68,7 +70,8 @@ def attention_weights(
     model = searcher.model
     if isinstance(model, Ensemble):
         raise UserError("an ensemble has no one attention: give one model")
-    model.eval()
+    if model.training:
+        model.eval()
     tap = AttentionTap(kinds)
     model(*_inputs(searcher, sources, targets), project=False, tap=tap)
     maps = {kind: tap.maps(kind).float().cpu().numpy() for kind in kinds}

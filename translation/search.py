@@ -125,7 +125,8 @@ class BatchSearch:
         without EOS). Sampling is seeded by the sentences' `numbers` (default: their places).
         `progress` and UserError: see `in_batches`.
         """
-        self.model.eval()
+        if self.model.training:  # model.eval() goes through all modules
+            self.model.eval()
         of_all = {"sources": sources, "numbers": numbers or range(len(sources))}
         of_all["prefixes"] = prefixes or [()] * len(sources)
         lengths, most = list(map(len, sources)), decode.batch_on(self.device.type)

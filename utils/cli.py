@@ -1,7 +1,9 @@
 """Command lines, and how scripts end: one line and an exit code for a user's mistake."""
 
 import argparse
+import atexit
 import contextlib
+import gc
 import io
 import math
 import os
@@ -14,6 +16,9 @@ from typing import Any, NoReturn
 
 from utils.errors import UserError, one_line
 
+# Thresholds of the garbage collector. Imports make half a million objects that stay, and are looked
+# through again and again: a third of the time of a short command.
+OFTEN, SELDOM = gc.get_threshold(), 200_000
 MOST_THREADS = 1024  # with more than a machine can give, the process ends without a message
 
 
@@ -80,6 +85,8 @@ def run_main(main: Callable[[], None]) -> None:
         # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
         # takes the core of one, and everything is many times as slow (benchmarks/README.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    gc.set_threshold(SELDOM)
+    atexit.register(gc.freeze)  # the end would look through all modules once more
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A folder's name may not be valid UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -106,6 +113,11 @@ def run_main(main: Callable[[], None]) -> None:
             raise
         said = f"not enough memory ({one_line(error)}): take a smaller model, or less at once"
         sys.exit(report(UserError(said)))
+
+
+def imported() -> None:
+    """Garbage is collected as usual from here on; see SELDOM."""
+    gc.set_threshold(*OFTEN)
 
 
 @contextlib.contextmanager
