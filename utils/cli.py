@@ -85,7 +85,8 @@ def run_main(main: Callable[[], None]) -> None:
         # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
         # takes the core of one, and everything is many times as slow (benchmarks/README.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    gc.set_threshold(SELDOM)
+    if "torch" not in sys.modules:  # the imports are to come
+        gc.set_threshold(SELDOM)
     atexit.register(gc.freeze)  # the end would look through all modules once more
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A folder's name may not be valid UTF-8.

@@ -1,5 +1,6 @@
 """The memory that a process keeps, also for shapes of products, and how its threads wait."""
 
+import gc
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
-from utils.cli import run_main
+from utils.cli import OFTEN, SELDOM, imported, run_main
 
 HELD_MB = """
 import torch
@@ -59,6 +60,16 @@ def test_what_is_prepared_for_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch)
         for most in (["8"], [])
     )
     assert few < all_of_them / 2
+
+
+def test_garbage_is_collected_seldom_until_all_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    run_main(lambda: seen.append(gc.get_threshold()[0]))  # torch is there
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        run_main(lambda: seen.append(gc.get_threshold()[0]))
+    imported()
+    assert (seen, gc.get_threshold()) == ([OFTEN[0], SELDOM], OFTEN)
 
 
 @pytest.mark.parametrize(
