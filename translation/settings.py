@@ -48,9 +48,8 @@ def config_change(
         if key.startswith(TRAINED) or key in IDLE or not f"{key}.".startswith(settable):
             if key.partition(".")[0] not in vars(Config()):
                 apply_overrides(Config(), [text])  # its error lists the fields
-            named = {"data.": "data.* but the languages", "evaluate.": "evaluate.*"}
-            allowed = ", ".join(named.get(each, each) for each in settable[:-1])
-            allowed += ", decode.*" if allowed else "decode.*"
+            named = {"data.": "data.* but the languages", "data.max_len": "data.max_len"}
+            allowed = ", ".join(named.get(each, f"{each}*") for each in settable)
             idle = key.startswith(("data.", "evaluate.")) and not key.startswith(TRAINED)
             why = "is of no use" if idle else "was fixed by training"
             if key in IDLE and key.startswith(settable):
