@@ -342,13 +342,13 @@ class CrossEntropy(Section, kind="cross_entropy", section="optim.objective"):
 
 
 class RDrop(Section, kind="r_drop", section="optim.objective"):
-    """R-Drop (Liang et al. 2021, equation 4): how far two passes differ by their dropout."""
+    """R-Drop (Liang et al. 2021, eq. 4): cross-entropy, and how far two dropout passes differ."""
 
     alpha: float = number(5.0, ge=0, le=HUGE)
 
 
 class SimCut(Section, kind="sim_cut", section="optim.objective"):
-    """SimCut (Gao et al. 2022): how far a second pass, with tokens cut out, is from the first."""
+    """SimCut (Gao et al. 2022): cross-entropy, and how far a pass with tokens cut out differs."""
 
     alpha: float = number(3.0, ge=0, le=HUGE)
     cut: float = number(0.05, ge=0, lt=1)  # probability that a token loses its embedding
@@ -358,11 +358,11 @@ Objective = CrossEntropy | RDrop | SimCut
 
 
 class StopAtBadNumbers(Section, kind="stop", section="optim.bad_numbers"):
-    """An update whose loss or gradient is no number ends the run; the weights are not touched."""
+    """NaN or infinity in an update's loss or gradient ends the run; the weights are not touched."""
 
 
 class SkipBadNumbers(Section, kind="skip", section="optim.bad_numbers"):
-    """Such an update is skipped and counted; `in_a_row` of them in a row end the run."""
+    """Updates with NaN or infinity are skipped and counted; `in_a_row` in a row end the run."""
 
     in_a_row: int = count(10)
 
@@ -400,7 +400,7 @@ class TrainConfig(Section, section="train"):
     init_from: str | None = None
     init_model: bool = False  # also take its model section, but for what drops in training
     device: str = "auto"  # auto: CUDA where there is one
-    # auto: the faster one; tf32: float32, with a GPU's products in TensorFloat-32
+    # auto: bf16 where it is faster, else fp32; tf32: fp32, a GPU's products in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     compile: bool = False  # both stacks, and the softmax of the cross-entropy
     cuda_graphs: bool = False  # forward and backward as CUDA graphs, one for each shape of a batch

@@ -86,7 +86,7 @@ class AtomicSaver(BaseSaveHandler):
         self.remove_replaced(but=filename)
 
     def remove(self, filename: str) -> None:
-        """ignite calls this before it saves: removed now, the old file is lost if saving fails."""
+        """ignite calls this before saving; if that failed, a file removed here would be lost."""
         self._replaced.append(filename)
 
     @idist.one_rank_only()
