@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import sys
 import traceback
 import zlib
 from collections.abc import Sequence
@@ -36,9 +37,9 @@ def load_config(
     """Execute a config file and apply `--set` texts and `--position` to its `config`.
 
     A config file is Python code and is executed as such: load only files that you would run. It may
-    import other configs (`from configs.base import config as base`). A config that leaves `name` at
-    the schema's default is named after its file. Raises ConfigError: one line with the file, the
-    line where it failed, and the reason.
+    import other configs (`from configs.base import config as base`), also files beside it. A config
+    that leaves `name` at the schema's default is named after its file. Raises ConfigError: one line
+    with the file, the line where it failed, and the reason.
     """
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
@@ -124,6 +125,9 @@ def _fields_there(error: BaseException) -> str:
 
 
 def _execute(path: Path) -> Config:
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.append(beside)  # last, so that no file there hides a module
     try:
         # Compiled from the source each time: cached bytecode may be older than a file just edited.
         names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")

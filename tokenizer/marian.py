@@ -101,7 +101,7 @@ class FrEnTokenizer(BaseTokenizer):
         """
         folder = Path(os.path.expanduser(name_or_path))
         if not folder.is_dir():
-            if not is_hub_name(name_or_path):
+            if folder.exists() or not is_hub_name(name_or_path):
                 raise UserError(
                     f"tokenizer.name_or_path = {name_or_path!r}: there is no such folder, and it "
                     "is not a name on the hub"

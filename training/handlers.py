@@ -115,8 +115,9 @@ class StopSignals:
 class ProgressBar:
     """One bar over all updates of the run: epoch, loss, tokens a second, time left.
 
-    Without a terminal, a line every `line_every` seconds. Waiting for data counts in tokens/s;
-    validation and checkpoints count only in the time left.
+    Without a terminal, a line every `line_every` seconds. The loss is that of the last updates,
+    fifty or so, as are tokens/s, where waiting for data counts; validation and checkpoints count
+    only in the time left.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class ProgressBar:
             disable=True if idist.get_rank() else None,  # None: disabled without a terminal
         )
         self._began = self._last_line = self._update_began = time.perf_counter()
-        self._tokens = self._seconds = 0.0  # decaying sums over about fifty updates
+        self._tokens = self._seconds = self._nll = 0.0  # decaying sums over about fifty updates
         trainer.add_event_handler(Events.GET_BATCH_STARTED, self._begin_update)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self._end_update)
 
@@ -141,18 +142,24 @@ class ProgressBar:
         """Target tokens without padding, of the last updates."""
         return self._tokens / max(self._seconds, 1e-9)
 
+    @property
+    def loss(self) -> float:
+        """Nats a target token, of the same updates."""
+        return self._nll / max(self._tokens, 1)
+
     def _begin_update(self) -> None:
         self._update_began = time.perf_counter()
 
     def _end_update(self, engine: Engine) -> None:
         out, now, step = engine.state.output, time.perf_counter(), engine.state.iteration
+        nll = self.loss * out["n_tokens"] if out["skipped"] else out["nll"]
+        self._nll = 0.98 * self._nll + nll
         self._tokens = 0.98 * self._tokens + out["n_tokens"]
         self._seconds = 0.98 * self._seconds + now - self._update_began
         last = min(engine.state.max_epochs, -(-self.total // engine.state.epoch_length))
         epoch = f"epoch {engine.state.epoch}/{last}"
         figures = (
-            f"loss {out['nll'] / max(out['n_tokens'], 1):.3f} | "
-            f"{self.tokens_per_second:,.0f} tokens/s | lr {out['lr']:.2e}"
+            f"loss {self.loss:.3f} | {self.tokens_per_second:,.0f} tokens/s | lr {out['lr']:.2e}"
         )
         if not self.bar.disable:
             self.bar.set_description_str(epoch, refresh=False)

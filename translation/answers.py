@@ -1,7 +1,7 @@
 """The results of a Translator: plain values, as text and NumPy arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -107,6 +107,6 @@ class Attention:
     source: list[str]  # [S], EOS last
     target: list[str]  # [T], EOS last unless a search was cut off
     read: list[str]  # [T], the start token and the target without its last
-    encoder: np.ndarray  # [L,H,S,S]
-    decoder: np.ndarray  # [L,H,T,T]
-    cross: np.ndarray  # [L,H,T,S]
+    encoder: np.ndarray = field(repr=False)  # [L,H,S,S]
+    decoder: np.ndarray = field(repr=False)  # [L,H,T,T]
+    cross: np.ndarray = field(repr=False)  # [L,H,T,S]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
@@ -63,7 +63,7 @@ class Translator:
     depend on the rest of the batch; a sample is drawn by its text's place in the list.
     """
 
-    searcher: BatchSearch
+    searcher: BatchSearch = field(repr=False)
     decode: DecodeConfig
 
     @classmethod

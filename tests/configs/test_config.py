@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import runpy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -510,6 +511,15 @@ def test_the_command_line_changes_a_config_file(tmp_path: Path) -> None:
     assert (config.train.seed, config.name, config.model.position) == (3, "x", schema.NoPosition())
     assert parser.parse_args([]).overrides == []
     assert isinstance(load_config(path).model.position, schema.Sinusoidal)
+
+
+def test_a_config_file_may_import_one_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    write(tmp_path / "the_one_beside.py", HEAD + "config = Config(name='beside')\n")
+    path = write(tmp_path / "a.py", "from the_one_beside import config as config\n")
+    assert load_config(path).name == "beside"
 
 
 def test_an_edited_config_file_is_read_anew(tmp_path: Path) -> None:

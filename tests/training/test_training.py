@@ -231,8 +231,13 @@ def test_without_a_terminal_a_line_says_how_far_it_is(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    output = {"nll": 20.0, "n_tokens": 10, "lr": 0.001}
-    trainer = Engine(lambda engine, batch: output)
+    losses = iter([10.0, 20.0, math.nan])
+
+    def update(engine: Engine, batch: Any) -> dict[str, float]:
+        nll = next(losses)
+        return {"nll": nll, "n_tokens": 10, "lr": 0.001, "skipped": math.isnan(nll)}
+
+    trainer = Engine(update)
     ticks = map(float, itertools.count())
     monkeypatch.setattr(time, "perf_counter", lambda: 10 * next(ticks))  # an update takes 20 s
     trainer.load_state_dict({"iteration": 2, "epoch_length": 2, "max_epochs": 9})
@@ -241,8 +246,10 @@ def test_without_a_terminal_a_line_says_how_far_it_is(
     trainer.run([0, 0], max_epochs=9)
     lines = [message for message in caplog.messages if message.startswith("epoch")]
     assert len(lines) == 3
-    shape = "epoch 2/4 step 4/7 | loss 2.000 | 1 tokens/s | lr 1.00e-03 | 0:01:00 left"
+    # (0.98 * 10 + 20) / (0.98 * 10 + 10), which the third update, left out, does not change
+    shape = "epoch 2/4 step 4/7 | loss 1.505 | 1 tokens/s | lr 1.00e-03 | 0:01:00 left"
     assert lines[1] == shape
+    assert "loss 1.505" in lines[2]
 
 
 def test_a_run_draws_by_its_seed_and_logs_the_figures_of_an_update_by_token(
