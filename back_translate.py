@@ -228,7 +228,7 @@ def main(argv: list[str] | None = None) -> None:
         if dropped["too_long"]:
             why = f"no sentence of at most {data.max_len} tokens"
         if texts:
-            why = "no sentence could be translated: has the model been trained?"
+            why = "no sentence could be translated to its end: raise --max_len, or train longer"
         raise UserError(f"{where}: {why}")
     tag = "" if args.tag is None else f"{args.tag} "
     sides = [text for text, _ in made], [f"{tag}{best}" for _, best in made]

@@ -188,7 +188,7 @@ def _places(key: str, hint: Any, path: str) -> Iterator[str]:
 def _set(data: dict[str, Any], key: str, text: str) -> Any:
     """Put the value of a text into the dict of a whole configuration, and return it.
 
-    Wrong values and unknown names are left for `_build` to find.
+    Wrong values, and unknown names at the end of a key, are left for `_build` to find.
     """
     node: Any = data
     hint: Any = Config
@@ -204,7 +204,9 @@ def _set(data: dict[str, Any], key: str, text: str) -> Any:
             at, hint = int(part), item_hint(hint)
         elif isinstance(node, dict):
             cls = kinds(hint).get(node.get("kind", ""))
-            hint = type_hints(cls).get(part, str) if cls else str
+            if cls and part not in type_hints(cls):
+                raise _unknown(path, part, cls, hint)
+            hint = type_hints(cls)[part] if cls else str
             node.setdefault(part, {})
         else:
             raise ConfigError(f"unknown key {key!r}: {path} is a single value, it has no fields")

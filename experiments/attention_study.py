@@ -55,7 +55,7 @@ from translation.search import in_batches
 from translation.settings import config_change
 from translation.translator import Translator
 from utils.cli import Parser, positive, run_main, threads
-from utils.errors import UserError
+from utils.errors import UserError, one_line
 from utils.files import sha256, write_errors, write_text
 from utils.machine import provenance, resolve_device
 from utils.tables import read_csv, write_csv
@@ -255,7 +255,8 @@ def read_rows(path: Path) -> dict[str, Rows]:
             if "0" not in mean_by(rows, "of", measure="sacrebleu"):
                 raise ValueError(f"the rows of {run} are incomplete")
     except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
-        raise UserError(f"{path}: no rows of this study ({error!r}): name another file") from None
+        why = f"no rows of this study ({one_line(error)})"
+        raise UserError(f"{path}: {why}: name another file") from None
     return found
 
 

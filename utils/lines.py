@@ -1,6 +1,7 @@
 """Sentences line by line, from a file or standard input to a file or standard output."""
 
 import codecs
+import errno
 import gzip
 import io
 import itertools
@@ -112,6 +113,8 @@ def output_path(path: Path, *, never: Sequence[Path | None] = ()) -> Path:
     if path.exists() and any(map(path.samefile, there)):
         raise UserError(f"--output {path} is the input itself: give another file")
     with write_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

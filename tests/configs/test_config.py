@@ -195,6 +195,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("name=a/b", "name = 'a/b': allowed: letters"),
         ("model=big", "model = 'big': model is a section; set its fields: position, .. d_model"),
         ("model.d_model.x=1", "'model.d_model.x': model.d_model is a single value"),
+        ("optim.scheduler=x, optim.scheduler.lr=3", "'optim.scheduler': optim has: schedule, "),
         ("modell.d_model=1", "'modell' .. has: model, "),
         ("model.heads=1", "'model.heads': model has: n_heads, "),
         ("model.position.bass=1", "'model.position.bass': model.position (sinusoidal) has: base"),

@@ -14,7 +14,7 @@ import pytest
 from utils import files
 from utils.errors import UserError
 from utils.files import atomic_path, made_once
-from utils.lines import writer
+from utils.lines import output_path, writer
 
 
 def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
@@ -73,6 +73,8 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
     with pytest.raises(UserError, match=r"out\.gz\.partial is the input itself"):
         writer(tmp_path / "out.gz", never=[kept]).__enter__()
     kept.unlink()
+    with pytest.raises(UserError, match="Is a directory"):
+        output_path(tmp_path)  # before anything is translated
     full = Path("/dev/full")
     with pytest.raises(UserError, match=f"cannot write {full}: No space"), writer(full) as write:
         write(["a"])
