@@ -28,9 +28,12 @@ FORMAT = 1  # of a checkpoint's keys; raise it when an older program could not r
 LAST_WEIGHTS = "last_weights"
 LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that were set aside
 # The higher the score, the better: minus the loss, or BLEU (evaluate.choose_by).
-BEST = re.compile(r"best_checkpoint_(?P<epoch>\d+)_(?:loss|bleu)=(?P<score>-?\d+(?:\.\d+)?)\.pt")
-REGULAR = re.compile(r"regular_checkpoint_(?P<epoch>\d+)\.pt")
-STEP = re.compile(r"step_checkpoint_(?P<step>\d+)\.pt")
+# By the epoch, or where validation comes every so many updates (evaluate.every_steps) the update.
+BEST = re.compile(
+    r"best(?P<step>_step)?_checkpoint_(?P<number>\d+)_(?:loss|bleu)=(?P<score>-?\d+(?:\.\d+)?)\.pt"
+)
+REGULAR = re.compile(r"regular_checkpoint_(?P<number>\d+)\.pt")
+STEP = re.compile(r"step_checkpoint_(?P<number>\d+)\.pt")
 KEEP_STEP = 2
 
 
@@ -89,7 +92,7 @@ class Run:
         def step(path: Path) -> int:
             if (saved := progress[path]) is not None:
                 return saved["step"]
-            return _number(path) * (1 if STEP.fullmatch(path.name) else epoch_length)
+            return _number(path) * (1 if "step_" in path.name else epoch_length)
 
         return sorted(progress, key=step)
 

@@ -430,8 +430,9 @@ class EvaluateConfig(Section, section="evaluate"):
     """The validation split during training, and what test.py reports."""
 
     every_epochs: int = count(1)
+    every_steps: int | None = count(None, le=MOST_STEPS)  # updates, in place of epochs
     choose_by: Literal["loss", "bleu"] = "loss"  # the best checkpoint, and the end by patience
-    bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never
+    bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never; by steps: at each validation
     bleu_sentences: int | None = count(500)  # the first of the split; None: all
     batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64
     bootstrap_samples: int = number(1000, ge=2, lt=10**6)
@@ -443,10 +444,11 @@ class EvaluateConfig(Section, section="evaluate"):
     def _check(self) -> None:
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
             self._fail("length_buckets", "must increase")
-        each = self.bleu_every_epochs and self.every_epochs % self.bleu_every_epochs == 0
-        if self.choose_by == "bleu" and not each:
+        every = "every_steps" if self.every_steps else "every_epochs"
+        each = self.every_steps or self.every_epochs % max(1, self.bleu_every_epochs) == 0
+        if self.choose_by == "bleu" and not (self.bleu_every_epochs and each):
             rule = 'evaluate.choose_by = "bleu" needs the BLEU of every validation'
-            rule += f" (evaluate.every_epochs = {self.every_epochs})"
+            rule += f" (evaluate.{every} = {getattr(self, every)})"
             self._fail("bleu_every_epochs", f"{rule}: set evaluate.bleu_every_epochs=1")
 
 

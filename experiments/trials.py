@@ -82,10 +82,11 @@ def training_digest(config: Config) -> str:
 
 
 def as_before(config: Config) -> dict[str, Any]:
-    """As `to_dict`, without choose_by where the loss chooses, so that older digests still hold."""
+    """As `to_dict`, without newer fields at their defaults, so that older digests still hold."""
     data = to_dict(config)
-    if config.evaluate.choose_by == "loss":
-        del data["evaluate"]["choose_by"]
+    for name, default in (("choose_by", "loss"), ("every_steps", None)):
+        if data["evaluate"][name] == default:
+            del data["evaluate"][name]
     return data
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Self
 
@@ -36,6 +37,19 @@ def attach_progress(trainer: Engine, loader: DataLoader[list[Batch]], progress: 
         progress.skipped += engine.state.output["rescaled"]
         if not engine.state.output["skipped"]:
             progress.skipped_in_a_row = 0
+
+
+def after_updates(
+    trainer: Engine, handler: Callable[[Engine], object], due: Callable[[Engine], bool]
+) -> None:
+    """Call `handler` after the updates that are `due`; after an epoch's last with what ends it."""
+
+    def within(engine: Engine, step: int) -> bool:
+        return step % engine.state.epoch_length != 0 and due(engine)
+
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(event_filter=within), handler)
+    at_the_end = Events.EPOCH_COMPLETED(event_filter=lambda engine, _: due(engine))
+    trainer.add_event_handler(at_the_end, handler)
 
 
 def attach_log(
@@ -105,11 +119,7 @@ class StopSignals:
             if received or engine.state.iteration >= total_steps:
                 engine.terminate()
 
-        def within(engine: Engine, step: int) -> bool:
-            return step % engine.state.epoch_length != 0
-
-        trainer.add_event_handler(Events.ITERATION_COMPLETED(event_filter=within), end)
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, end)
+        after_updates(trainer, end, lambda _: True)
 
 
 class ProgressBar:

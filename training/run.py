@@ -24,7 +24,7 @@ from data.corpora.build import build_corpus
 from training.engine import REHEARSAL, create_trainer
 from training.faults import BadUpdates, remedies_named, text_fits
 from training.graphs import graphs_wanted
-from training.handlers import ProgressBar, StopSignals, attach_log, attach_progress
+from training.handlers import ProgressBar, StopSignals, after_updates, attach_log, attach_progress
 from training.log import RunLog
 from training.prepare import build_learner, check_lengths, end_workers, prepare_data
 from training.processes import process_device, require_alike
@@ -175,8 +175,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             # After the log: a run resumed from this checkpoint does not validate again.
             checkpoints.best(evaluator)
 
-        # Handlers run in the order in which they are attached. At an epoch's end: the schedule,
-        # validation with the best checkpoint, the regular checkpoint, and only then a stop.
+        # Handlers run in the order in which they are attached: at an epoch's end the schedule,
+        # validation with the best checkpoint, the checkpoint to resume from, and only then a stop.
         attach_progress(trainer, data.loader, progress)
         if isinstance(config.optim.schedule, EpochDecay):
             trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: learner.scheduler.step())
@@ -185,8 +185,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
                 Events.ITERATION_COMPLETED, lambda: average.update(trainer.state.iteration)
             )
         attach_log(trainer, log, progress_bar, progress, every=config.train.log_every)
-        every, last = config.evaluate.every_epochs, config.train.max_epochs
-        trainer.add_event_handler(Events.EPOCH_COMPLETED(every=every), validate)
+        every = config.evaluate.every_steps or config.evaluate.every_epochs * progress.epoch_length
+        after_updates(trainer, validate, lambda engine: engine.state.iteration % every == 0)
         checkpoints.attach()
         stop = stack.enter_context(StopSignals())
         stop.attach(trainer, total_steps=total_steps)
@@ -194,13 +194,13 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         done = -(-progress.step // progress.epoch_length)  # may be more than a lowered limit
         if progress.step:
             counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
-            trainer.load_state_dict({**counts, "max_epochs": max(last, done)})
+            trainer.load_state_dict({**counts, "max_epochs": max(config.train.max_epochs, done)})
         stack.enter_context(logging_redirect_tqdm())
         if is_over():  # but a kill came before the work after the last update was done
             trainer.state.epoch = done
             checkpoints.complete(trainer)
         else:
-            trainer.run(data.loader, max_epochs=last)
+            trainer.run(data.loader, max_epochs=config.train.max_epochs)
         if is_over() and validation.step != progress.step:
             # The end came between two validations; the checkpoint to resume from lacks this one.
             validate(trainer, over=True)

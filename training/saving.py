@@ -22,6 +22,7 @@ from configs.schema import Config
 from configs.serialize import to_dict
 from tokenizer.base import BaseTokenizer
 from training.faults import NonFiniteError
+from training.handlers import after_updates
 from training.prepare import Learner, TrainingData
 from training.start import MODELS, Progress
 from utils.machine import provenance
@@ -134,7 +135,7 @@ class Checkpoints:
         before: Callable[[], None],
     ) -> None:
         train, choose_by = config.train, config.evaluate.choose_by
-        self._every = config.evaluate.every_epochs
+        self._every = {None: config.evaluate.every_epochs, "_step": config.evaluate.every_steps}
         self.run, self.trainer, self.config = run, trainer, train
         self._saver = AtomicSaver(run.checkpoints, before)
         self._last_step: int | None = None  # of the last regular or step checkpoint
@@ -142,42 +143,34 @@ class Checkpoints:
         epoch = global_step_from_engine(trainer, Events.EPOCH_COMPLETED)
         step = global_step_from_engine(trainer, Events.ITERATION_COMPLETED)
         self.best = kind(
-            "best",
+            "best_step" if config.evaluate.every_steps else "best",
             # Rounded as in the name, so that a resumed run ranks old and new files alike.
             lambda evaluator: round(score(evaluator, choose_by), 4),
             choose_by,
             n_saved=train.keep_best,
             greater_or_equal=choose_by == "bleu",  # the newer of equals: early BLEU is 0
-            global_step_transform=epoch,
+            global_step_transform=step if config.evaluate.every_steps else epoch,
         )
         self.regular = kind("regular", n_saved=train.keep_regular, global_step_transform=epoch)
         self.step = kind("step", n_saved=KEEP_STEP, global_step_transform=step)
 
     def attach(self) -> None:
         """Regular and step checkpoints where they are due, and one wherever the run stops."""
-        attach, config = self.trainer.add_event_handler, self.config
+        every, config = self.config.checkpoint_every_steps, self.config
 
-        def due_by_step(engine: Engine) -> bool:
-            every = config.checkpoint_every_steps
-            return every is not None and engine.state.iteration % every == 0
-
-        def due_within(engine: Engine, step: int) -> bool:
-            # Not at an epoch's last update: schedule and validation are still to come there.
-            return due_by_step(engine) and step % engine.state.epoch_length != 0
-
-        def due_at_the_end(engine: Engine, epoch: int) -> bool:
+        def due(engine: Engine) -> bool:
+            epoch, within = divmod(engine.state.iteration, engine.state.epoch_length)
             regular = is_due(epoch, config.checkpoint_every_epochs, config.max_epochs)
-            return regular or due_by_step(engine)
+            by_step = every is not None and engine.state.iteration % every == 0
+            return by_step or (regular and not within)
 
         def complete(engine: Engine) -> None:
-            epoch, within = divmod(engine.state.iteration, engine.state.epoch_length)
-            if epoch and not within and due_at_the_end(engine, epoch):
+            if engine.state.iteration and due(engine):
                 self.complete(engine)
 
-        attach(Events.STARTED, complete)
-        attach(Events.ITERATION_COMPLETED(event_filter=due_within), self.save)
-        attach(Events.EPOCH_COMPLETED(event_filter=due_at_the_end), self.save)
-        attach(Events.TERMINATE, self.save)
+        self.trainer.add_event_handler(Events.STARTED, complete)
+        after_updates(self.trainer, self.save, due)
+        self.trainer.add_event_handler(Events.TERMINATE, self.save)
 
     def save(self, trainer: Engine) -> None:
         """Save a checkpoint to resume from, once: regular at an epoch's end, by step within."""
@@ -212,12 +205,13 @@ class Checkpoints:
             for path in self.run.files(pattern):
                 match = pattern.fullmatch(path.name)
                 assert match is not None
-                number = int(match[1])
+                number, unit = int(match["number"]), match["step"] if pattern is BEST else None
                 score = float(match["score"]) if pattern is BEST else number
+                last, every = progress.step if unit else bound, self._every[unit] or 1
                 # Of the end by a limit that has been raised, where no validation was due.
-                uncounted = score > best or (number % self._every != 0 and score != best)
-                of_an_end = pattern is BEST and number == bound and not over and uncounted
-                if number > bound or of_an_end or path in damaged:
+                uncounted = score > best or (number % every != 0 and score != best)
+                of_an_end = pattern is BEST and number == last and not over and uncounted
+                if number > last or of_an_end or path in damaged:
                     later.add(path)
                 else:
                     items.append(Checkpoint.Item(score, path.name))

@@ -255,7 +255,7 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
             step = payload["progress"]["step"]
             epoch = -(-step // payload["progress"]["epoch_length"])
             best = (match for path in damaged if (match := BEST.fullmatch(path.name)))
-            lost = any(int(match[1]) == epoch for match in best)  # it is made anew
+            lost = any(int(match["number"]) == epoch for match in best)  # it is made anew
             validated = not lost and is_validated(run, step)
             whole = not damaged and is_whole(run, checkpoint, payload, validated=validated)
             try:

@@ -50,7 +50,7 @@ class Validation:
         They are always due after the `last` update, unless none are wanted.
         """
         every = self.config.evaluate.bleu_every_epochs
-        due = every and (epoch % every == 0 or last)
+        due = every and (epoch % every == 0 or last or self.config.evaluate.every_steps is not None)
         self.rows = self._translate() if due else []
         if self.rows:
             _, references, texts = map(list, zip(*self.rows))
@@ -62,7 +62,8 @@ class Validation:
         step, epoch = trainer.state.iteration, trainer.state.epoch
         metrics = self.evaluator.state.metrics
         figures = {name: metrics[name] for name in ("loss", "accuracy", "perplexity")}
-        said = f"epoch {epoch}: validation loss {figures['loss']:.4f}"
+        when = f", step {step}" if self.config.evaluate.every_steps else ""
+        said = f"epoch {epoch}{when}: validation loss {figures['loss']:.4f}"
         said += f", accuracy {figures['accuracy']:.4f}"
         if self.rows:
             figures["bleu"] = metrics["bleu"]

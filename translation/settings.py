@@ -17,8 +17,9 @@ AMONG = {"decode.mbr", "decode.n_best", "decode.beam_size"}
 SHAPING = ("model.", "tokenizer", "data.src_lang", "data.tgt_lang")
 TRAINED = (*SHAPING, "data.directions")  # not to be set
 # Of a training's batches and validations.
-IDLE = {"data.batch_by", "data.batch_size", "data.num_workers", "evaluate.every_epochs"}
-IDLE |= {f"evaluate.{name}" for name in ("choose_by", "bleu_every_epochs", "bleu_sentences")}
+IDLE = {"data.batch_by", "data.batch_size", "data.num_workers"}
+IDLE |= {f"evaluate.{name}" for name in ("every_epochs", "every_steps", "choose_by")}
+IDLE |= {f"evaluate.{name}" for name in ("bleu_every_epochs", "bleu_sentences")}
 
 
 def config_change(

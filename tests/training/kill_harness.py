@@ -61,6 +61,7 @@ BF16 = ["train.precision=bf16", "model.position=transformer_xl"] * computes_bf16
 VARIANTS = {
     "plain": [],
     "within": ["train.max_steps=25"],  # the end, which has a validation of its own
+    "often": ["evaluate.every_steps=5", "train.keep_best=4"],  # at each step checkpoint too
     "sampling": ["tokenizer.sampling=0.1"],  # BPE-dropout
     "muon": ["optim.optimizer=muon"],
     "bf16": BF16,

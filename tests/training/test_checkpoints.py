@@ -1,6 +1,7 @@
 """What a run leaves behind: its folder, its checkpoints, its logs."""
 
 import html
+import itertools
 import logging
 import math
 import re
@@ -307,7 +308,7 @@ def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(tmp_path: Path) -> Non
 
 
 def kept(
-    folder: Path, *names: str, trainer: Engine | None = None, every: int = 1
+    folder: Path, *names: str, trainer: Engine | None = None, **every: int
 ) -> tuple[Run, Checkpoints]:
     run = Run(folder)
     run.checkpoints.mkdir(parents=True)
@@ -315,7 +316,7 @@ def kept(
         (run.checkpoints / name).touch()
     model, trainer = torch.nn.Linear(1, 1), trainer or Engine(lambda *_: None)
     parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-    evaluate = EvaluateConfig(every_epochs=every, bleu_every_epochs=0)
+    evaluate = EvaluateConfig(**every, bleu_every_epochs=0)
     config = Config(train=TrainConfig(keep_best=2), evaluate=evaluate)
     return run, Checkpoints(run, parts, trainer, config, before=lambda: None)
 
@@ -342,11 +343,14 @@ def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path)
 
 def test_the_best_of_an_end_that_counts_for_nothing_is_put_away(tmp_path: Path) -> None:
     names = "best_checkpoint_2_loss=-1.5000.pt", "best_checkpoint_3_loss=-1.6000.pt"
-    for every, left in ((1, ["3", "2"]), (2, ["2"])):
-        _, checkpoints = kept(tmp_path / f"{every}", *names, every=every)
-        progress = Progress(epoch_length=10, step=30, epoch=3, best_loss=1.5)
+    by_step = [name.replace("_checkpoint", "_step_checkpoint") for name in names]
+    cases = (("every_epochs", names, 10), ("every_steps", by_step, 1))
+    for (field, files, n), every in itertools.product(cases, (1, 2)):
+        _, checkpoints = kept(tmp_path / f"{field}{every}", *files, **{field: every})
+        progress = Progress(epoch_length=10, step=3 * n, epoch=3 * n // 10, best_loss=1.5)
         checkpoints.resume(progress, over=False)
-        assert [item.filename[16] for item in checkpoints.best._saved] == left
+        left = [item.filename for item in checkpoints.best._saved]
+        assert left == [*files[1:], files[0]][every - 1 :]
 
 
 def test_of_losses_that_a_name_shows_alike_the_first_is_the_better(tmp_path: Path) -> None:

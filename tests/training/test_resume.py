@@ -28,12 +28,13 @@ from toy_runs import (
     log_of,
     run_here,
     toy_config,
+    validation_loss,
 )
 
 import train as script
 from checkpoints.content import read_checkpoint
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import REGULAR, STEP, FinishedError, Run
+from checkpoints.run import BEST, REGULAR, STEP, FinishedError, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
@@ -178,6 +179,44 @@ def test_a_step_checkpoint_due_at_an_epochs_end_waits_for_the_epochs_work(folder
     for path in run.by_age():  # the best ones too
         saved = content(path)
         assert saved["progress"]["epoch"] == saved["scheduler"]["last_epoch"]
+
+
+def test_validations_every_so_many_updates_repeat_from_wherever_a_kill_left_the_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    often = "evaluate.every_steps=4 evaluate.bleu_every_epochs=9 train.checkpoint_every_steps=8"
+    kept = "train.keep_best=99 train.keep_regular=9 train.patience=99 optim.schedule=plateau"
+    rate = "optim.schedule.warmup_steps=1 optim.schedule.lr=0.01 optim.schedule.patience=1"
+    settings = ("optim.accumulate=2", often, kept, rate, "train.max_steps=27")
+    config = toy_config(folder, *settings, "train.ema_decay=0.7")
+    run = run_here(config).run
+    found = log_of(run, "validation")
+    assert list(found) == [4, 8, 12, 16, 20, 24, 27]
+    assert all("bleu" in line for line in found.values())
+    best = [path.name for path in run.files(BEST)]
+    assert best == [f"best_step_checkpoint_{n}_loss=-{found[n]['loss']:.4f}.pt" for n in found]
+    for path in run.files(BEST):
+        assert f"_loss=-{validation_loss(path, 21):.4f}.pt" in path.name
+    for n, written in ((24, "step_checkpoint_24"), (20, "regular_checkpoint_2"), (12, "")):
+        again = copied(run, tmp_path / str(n))
+        for path in again.by_age():  # killed after the best: before the other, where one was due
+            if content(path)["progress"]["step"] > n or path.stem == written:
+                path.unlink()
+        assert again.newest().name == best[n // 4 - 1]
+        result = run_here(config, resume=again.path)
+        assert result.best_loss == min(line["loss"] for line in found.values())
+        assert_same_logs(again, run)
+        assert [path.name for path in again.by_age()] == [path.name for path in run.by_age()]
+        assert_same(run, again, "step_checkpoint_27.pt")
+    cut_in_half(again.checkpoints / best[0])
+    assert again.newest().stem == "step_checkpoint_27"
+    # The last validation was due to the end alone: a longer run does not count it.
+    longer = apply_overrides(config, ["train.max_steps=40", "train.max_epochs=4"])
+    run_here(longer, resume=run.path)
+    assert best[-1] not in {path.name for path in run.files(BEST)}
+    whole = run_here(longer).run
+    assert log_of(run) == log_of(whole)
+    assert_same(run, whole, "regular_checkpoint_4.pt")
 
 
 def test_a_finished_run_is_not_trained_again(whole: Runs, tmp_path: Path) -> None:
