@@ -13,11 +13,9 @@ from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import TRAINING_ONLY, Config
 from configs.serialize import apply_overrides, diff, parse_override
-from utils.cli import Parser, at_most, imported, keep_shapes, run_main, threads
+from utils.cli import Parser, imported, keep_shapes, processes, run_main, threads
 from utils.errors import UserError
 
-# More would divide the time of the cores and fill the memory, and gain nothing.
-MOST_PROCESSES = 8 * (os.cpu_count() or 1)
 AUTO = Path("auto")  # of --resume
 DEFAULT_CONFIG = Path(__file__).parent / "configs/demo.py"
 
@@ -29,7 +27,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "continue a run exactly where it stopped; auto: this config's newest run, or a new one"
     add("--resume", type=Path, metavar="RUN_OR_CHECKPOINT|auto", help=what)
     what = "processes on this machine"
-    add("--nproc_per_node", type=at_most(MOST_PROCESSES), default=1, metavar="N", help=what)
+    add("--nproc_per_node", type=processes, default=1, metavar="N", help=what)
     add("--threads", type=threads, metavar="N", help="CPU threads of each process")
     add_config_arguments(parser)
     add(

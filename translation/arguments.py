@@ -13,7 +13,7 @@ from configs.load import add_set_argument
 from configs.schema import Config
 from configs.serialize import parse_override
 from translation.workers import Processes, Threads, Workers, threads_of_each
-from utils.cli import imported, threads
+from utils.cli import imported, processes, threads
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     what = "for --engine torch (default: fp32)"
     add("--precision", choices=("auto", "fp32", "bf16", "fp16"), help=what)
     what = "batches translated at once, by processes that share the CPU's cores (default: 1)"
-    add("--workers", type=threads, metavar="N", help=what)
+    add("--workers", type=processes, metavar="N", help=what)
 
 
 def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:

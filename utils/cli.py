@@ -64,6 +64,8 @@ def number(most: float) -> Callable[[str], float]:
 at_most = partial(integer, 1)
 positive = at_most(2**63 - 1)
 threads = at_most(MOST_THREADS)
+# More would divide the time of the cores and fill the memory, and gain nothing.
+processes = at_most(8 * (os.cpu_count() or 1))
 
 
 def keep_shapes(n: int) -> None:

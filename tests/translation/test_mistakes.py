@@ -77,6 +77,7 @@ MISTAKES = [
         "--engine ctranslate2: decode.search = 'di",
     ),
     ("inference --workers 0", "argument --workers: '0': must be an integer >= 1"),
+    ("inference --workers 9999", "argument --workers: '9999': must be at most"),
     ("inference --model_path nowhere", "nowhere: no such checkpoint or run folder"),
     ("inference --model_path no/model.safetensors", "no/model.safetensors: no such checkpoint or"),
     ("inference --runs_dir configs", "no run with a checkpoint in configs/"),
