@@ -20,15 +20,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     best, last = "the run's K best by validation", "the run's last K by epochs, with its end"
     which.add_argument("--best", type=integer(2), metavar="K", help=best)
     which.add_argument("--last", type=integer(2), metavar="K", help=last)
+    last = "the run's last K, with those that were written within an epoch"
+    which.add_argument("--last_steps", type=integer(2), metavar="K", help=last)
     add_run_arguments(parser)
     args = parser.parse_args(argv)
-    if args.files and (args.best or args.last or args.model_path):
+    args.chosen = {name: getattr(args, name) for name in ("best", "last", "last_steps")}
+    if args.files and (any(args.chosen.values()) or args.model_path):
         raise UserError(
-            "name the checkpoints one by one, or choose them with --model_path, --best and --last: "
-            "not both"
+            "name the checkpoints one by one, or choose them with --model_path, --best, --last and "
+            "--last_steps: not both"
         )
-    if not (args.files or args.best or args.last):
-        raise UserError("which checkpoints? Give --best K, --last K, or the files")
+    if not (args.files or any(args.chosen.values())):
+        raise UserError("which checkpoints? Give --best K, --last K, --last_steps K, or the files")
     return args
 
 
@@ -47,8 +50,8 @@ def main(argv: list[str] | None = None) -> None:
         how = f"files{len(paths)}_{which:08x}"  # other averages of this run do not overwrite it
     else:
         _, run = resolve_checkpoint(args.model_path, prefer="best")
-        paths = choose_checkpoints(run, best=args.best, last=args.last)
-        how = f"best{args.best}" if args.best else f"last{args.last}"
+        paths = choose_checkpoints(run, **args.chosen)
+        how = "".join(f"{name}{k}" for name, k in args.chosen.items() if k)
     payload = average_checkpoints(paths)
     written = write_average(run, payload, how=how)
     for path, source in zip(paths, payload["averaged"]):

@@ -15,22 +15,30 @@ from checkpoints.content import (
     write_checkpoint,
 )
 from checkpoints.resolve import run_of
-from checkpoints.run import Run
+from checkpoints.run import BEST, Run
 from configs.schema import Config, Marian, shapes_model
 from configs.serialize import diff
 from utils.errors import UserError
 from utils.languages import may_be_one
 
 
-def choose_checkpoints(run: Run, *, best: int | None, last: int | None) -> list[Path]:
-    """The `best` checkpoints by validation, else the `last` of `Run.ends`, or a UserError."""
+def choose_checkpoints(
+    run: Run, *, best: int | None = None, last: int | None = None, last_steps: int | None = None
+) -> list[Path]:
+    """The `best` checkpoints by validation, or the `last` of `Run.ends`, or those by steps too.
+
+    Raises UserError where there are not as many.
+    """
     if not run.checkpoints.is_dir():
         rule = "an exported or a Marian model has only weights, and no checkpoints to average"
         raise UserError(f"{run.path}: {rule}; name a run that was trained here")
     found, field = run.best_first(), "keep_best"
-    if best is None:
+    if last:
         found, field = run.ends()[::-1], "keep_regular"
-    wanted = best or last or 0
+    elif last_steps:
+        best_ones = run.files(BEST)
+        found, field = [path for path in run.by_age()[::-1] if path not in best_ones], "keep_steps"
+    wanted = best or last or last_steps or 0
     if len(found) < wanted:
         remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"
         raise UserError(

@@ -34,7 +34,6 @@ BEST = re.compile(
 )
 REGULAR = re.compile(r"regular_checkpoint_(?P<number>\d+)\.pt")
 STEP = re.compile(r"step_checkpoint_(?P<number>\d+)\.pt")
-KEEP_STEP = 2
 
 
 class DamagedError(UserError):

@@ -410,6 +410,7 @@ class TrainConfig(Section, section="train"):
     checkpoint_every_epochs: int = count(1)
     checkpoint_every_steps: int | None = count(None, le=MOST_STEPS)
     keep_regular: int = count(2, ge=2)
+    keep_steps: int = count(2, ge=2)
     keep_best: int = count(2, ge=2)
     ema_decay: float | None = number(None, gt=0, lt=1)  # of the average, which is then evaluated
     patience: int | None = count(None)  # validations without a better one before stopping

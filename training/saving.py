@@ -17,7 +17,7 @@ from ignite.handlers import Checkpoint, EarlyStopping, global_step_from_engine
 from ignite.handlers.checkpoint import BaseSaveHandler
 
 from checkpoints.content import write_checkpoint
-from checkpoints.run import BEST, FORMAT, KEEP_STEP, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
+from checkpoints.run import BEST, FORMAT, LAST_WEIGHTS, LEFT, REGULAR, STEP, Run
 from configs.schema import Config
 from configs.serialize import to_dict
 from tokenizer.base import BaseTokenizer
@@ -152,7 +152,7 @@ class Checkpoints:
             global_step_transform=step if config.evaluate.every_steps else epoch,
         )
         self.regular = kind("regular", n_saved=train.keep_regular, global_step_transform=epoch)
-        self.step = kind("step", n_saved=KEEP_STEP, global_step_transform=step)
+        self.step = kind("step", n_saved=train.keep_steps, global_step_transform=step)
 
     def attach(self) -> None:
         """Regular and step checkpoints where they are due, and one wherever the run stops."""

@@ -19,7 +19,6 @@ from checkpoints.content import checkpoint_config, checksum, fixed_differences, 
 from checkpoints.resolve import resolve_checkpoint, run_of
 from checkpoints.run import (
     BEST,
-    KEEP_STEP,
     LAST_WEIGHTS,
     LEFT,
     REGULAR,
@@ -419,7 +418,7 @@ def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validate
     A kill may have come before the last validation, or between two writes or removals.
     """
     train = checkpoint_config(payload).train
-    kept = {BEST: train.keep_best, REGULAR: train.keep_regular, STEP: KEEP_STEP}
+    kept = {BEST: train.keep_best, REGULAR: train.keep_regular, STEP: train.keep_steps}
     progress = payload["progress"]
     if (
         validated

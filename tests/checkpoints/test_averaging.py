@@ -52,12 +52,13 @@ def test_the_last_k_are_averaged_weight_by_weight_in_float64(run: Run, averaged:
 
 
 def test_the_end_within_an_epoch_is_one_of_the_last(folder: Path, averaged: Scripts) -> None:
-    run = run_here(
-        toy_config(folder, "train.keep_regular=3 train.max_steps=25 optim.accumulate=2")
-    ).run
-    averaged("--model_path", run.path, "--last", "2")
-    [path] = run.checkpoints.glob("averaged_*")
-    assert {entry["step"] for entry in content(path)["averaged"]} == {20, 25}
+    often = "train.checkpoint_every_steps=4 train.keep_steps=4"
+    config = toy_config(folder, often, "train.keep_regular=3 train.max_steps=25 optim.accumulate=2")
+    run = run_here(config).run
+    for which, k, steps in (("last", 2, [25, 20]), ("last_steps", 5, [25, 24, 20, 16, 12])):
+        averaged("--model_path", run.path, f"--{which}", str(k))
+        [path] = run.checkpoints.glob(f"averaged_checkpoint_{which}{k}_step25.pt")
+        assert [entry["step"] for entry in content(path)["averaged"]] == steps
 
 
 def test_the_best_k_are_those_of_the_lowest_loss(run: Run, averaged: Scripts) -> None:
