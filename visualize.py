@@ -138,7 +138,7 @@ def draw_attention(args: argparse.Namespace) -> None:
             layers=args.layers,
             heads=args.heads,
             kinds=KINDS if args.kind == "all" else (args.kind,),
-            about=f" ({loaded.run.name}, epoch {loaded.epoch})",
+            about=f" ({loaded.run.name}, {loaded.when})",
         )
         maps.append(found)
         translations.append(attention.text)

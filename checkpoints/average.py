@@ -36,8 +36,8 @@ def choose_checkpoints(
     if last:
         found, field = run.ends()[::-1], "keep_regular"
     elif last_steps:
-        best_ones = run.files(BEST)
-        found, field = [path for path in run.by_age()[::-1] if path not in best_ones], "keep_steps"
+        newest, *others = run.by_age()[::-1] or [Path()]
+        found, field = [newest, *(p for p in others if not BEST.fullmatch(p.name))], "keep_steps"
     wanted = best or last or last_steps or 0
     if len(found) < wanted:
         remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"

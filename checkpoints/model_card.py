@@ -84,7 +84,7 @@ def model_card(
         "tokenizer": tokenizer.kind,
     }
     if progress["step"]:
-        shape["trained for"] = "{epoch} epochs, {step:,} updates".format_map(progress)
+        shape["trained for"] = "{step:,} updates ({epoch} whole epochs)".format_map(progress)
         if config.train.init_from is not None:
             shape["began with"] = config.train.init_from
         text = f"`{corpus}`{both}"

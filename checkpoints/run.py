@@ -102,7 +102,7 @@ class Run:
     def ends(self) -> list[Path]:
         """The regular checkpoints, and the newest of all if it is within an epoch, by age."""
         newest = self.newest()
-        within = [newest] if newest is not None and STEP.fullmatch(newest.name) else []
+        within = [newest] if newest is not None and "step_" in newest.name else []
         return [*self.files(REGULAR), *within]
 
 

@@ -201,12 +201,15 @@ class Trial:
         if self.config.evaluate.choose_by == "bleu":
             best = max(validated, key=lambda line: round(line["bleu"], 4), default={})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
+        if self.config.evaluate.every_steps and best:
+            since = max((v["step"] for v in validated if v["step"] < best["step"]), default=0)
+            losses = [line["loss"] for line in updates if since < line["step"] <= best["step"]]
         parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
         attempts = self.attempts()
         seconds, peaks = ([each[key] for each in attempts] for key in ("seconds", "peak_mb"))
         return {
             "parameters": int(parameters[-1].replace(",", "")) if parameters else None,
-            "training_loss": fmean(losses) if losses else None,  # as logged in that epoch
+            "training_loss": fmean(losses) if losses else None,  # of that epoch, or up to that step
             "validation_loss": best.get("loss"),
             "validation_accuracy": best.get("accuracy"),
             "tokens_per_second": median(speeds) if speeds else None,

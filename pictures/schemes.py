@@ -331,6 +331,6 @@ def trained_scheme(loaded: LoadedRun) -> Scheme:
         copy.deepcopy(loaded.model.scheme).cpu(),  # the model stays on its device
         model,
         trained=True,
-        about=f" ({loaded.run.name}, epoch {loaded.epoch})",
+        about=f" ({loaded.run.name}, {loaded.when})",
         encoder=loaded.model.encoder,
     )

@@ -210,7 +210,9 @@ class Checkpoints:
                 last, every = progress.step if unit else bound, self._every[unit] or 1
                 # Of the end by a limit that has been raised, where no validation was due.
                 uncounted = score > best or (number % every != 0 and score != best)
-                of_an_end = pattern is BEST and number == last and not over and uncounted
+                # Beside it lies the checkpoint of that end; without one it is what is resumed.
+                beside = self.run.saved_at(progress.step, progress.epoch_length).is_file()
+                of_an_end = pattern is BEST and number == last and not over and uncounted and beside
                 if number > last or of_an_end or path in damaged:
                     later.add(path)
                 else:

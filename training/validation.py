@@ -39,8 +39,8 @@ class Validation:
         loss = self.evaluator.run(self.data.validation).metrics["loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(
-                f"validation loss {loss}: the weights have broken down; the checkpoints of earlier "
-                "epochs are kept"
+                f"validation loss {loss}: the weights have broken down; the earlier checkpoints "
+                "are kept"
             )
         return loss
 

@@ -77,6 +77,12 @@ class LoadedRun:
         )
         return CTranslate2(folder, self.tokenizer, device, **how)
 
+    @property
+    def when(self) -> str:
+        """For a title: "epoch 3", or within an epoch "update 4,000"."""
+        within = "step_" in self.checkpoint.name
+        return f"update {self.step:,}" if within else f"epoch {self.epoch}"
+
     def about(self) -> str:
         """The loaded models, a line for each checkpoint."""
         return "\n".join(f"{m.checkpoint}: epoch {m.epoch}, update {m.step}" for m in self.members)

@@ -102,6 +102,24 @@ def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
     assert trial.finished_run() is None
 
 
+@pytest.mark.parametrize(("every", "expected"), [("every_epochs=1", 5.5), ("every_steps=4", 6.5)])
+def test_the_training_loss_beside_a_best_is_of_its_epoch_or_of_its_updates(
+    tmp_path: Path, every: str, expected: float
+) -> None:
+    config = apply_overrides(Config(), [f"evaluate.{every}"])
+    trial = Trial("rope", 0, config, tmp_path, ("test",), ("test",))
+    logs = trial.folder / "rope_20260101_000000" / "logs"
+    logs.mkdir(parents=True)
+    same = {"epoch": 1, "accuracy": 0.5, "tokens_per_second": 1.0}
+    lines = [{"kind": "train", "step": n, "loss": n, **same} for n in range(2, 10)]
+    lines += [{"kind": "validation", "step": n, "loss": 9 - n, **same} for n in (4, 8)]
+    (logs / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (logs.parent / "checkpoints").mkdir()
+    (logs.parent / "checkpoints" / "step_checkpoint_9.pt").touch()
+    (trial.folder / "train.out").write_text(f"{logs.parent}\n")
+    assert trial.training()["training_loss"] == expected
+
+
 def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> None:
     assert stand_in.compare("sinusoidal") == 0
     folder, stored = stand_in.trial_folder("sinusoidal"), stand_in.config("sinusoidal")

@@ -332,7 +332,8 @@ def test_the_best_of_a_last_validation_within_an_epoch_stays_where_the_run_is_ov
 
 
 def test_of_equal_losses_a_run_that_goes_on_keeps_the_later_ones(tmp_path: Path) -> None:
-    _, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (9, 10)))
+    run, checkpoints = kept(tmp_path, *(f"best_checkpoint_{e}_loss=-1.5000.pt" for e in (9, 10)))
+    run.saved_at(10, 1).touch()
     progress = Progress(epoch_length=1, step=10, epoch=10, best_loss=1.5)
     checkpoints.resume(progress, over=False)
     assert [item.filename[16:18] for item in checkpoints.best._saved] == ["9_", "10"]
@@ -345,9 +346,14 @@ def test_the_best_of_an_end_that_counts_for_nothing_is_put_away(tmp_path: Path) 
     names = "best_checkpoint_2_loss=-1.5000.pt", "best_checkpoint_3_loss=-1.6000.pt"
     by_step = [name.replace("_checkpoint", "_step_checkpoint") for name in names]
     cases = (("every_epochs", names, 10), ("every_steps", by_step, 1))
-    for (field, files, n), every in itertools.product(cases, (1, 2)):
-        _, checkpoints = kept(tmp_path / f"{field}{every}", *files, **{field: every})
+    for (field, files, n), every, alone in itertools.product(cases, (1, 2), (False, True)):
+        run, checkpoints = kept(tmp_path / f"{field}{every}{alone}", *files, **{field: every})
         progress = Progress(epoch_length=10, step=3 * n, epoch=3 * n // 10, best_loss=1.5)
+        if alone:  # what is resumed
+            checkpoints.resume(progress, over=False)
+            assert len(checkpoints.best._saved) == 2
+            continue
+        run.saved_at(3 * n, 10).touch()
         checkpoints.resume(progress, over=False)
         left = [item.filename for item in checkpoints.best._saved]
         assert left == [*files[1:], files[0]][every - 1 :]
