@@ -414,7 +414,7 @@ def test_a_card_names_languages_by_codes_that_the_hub_takes(
     tokenizer = SubwordTokenizer.train(["a b"], Subword())
     card = model_card(config, tokenizer, {"epoch": 0, "step": 1}, **how)
     assert card.splitlines()[1] == line
-    assert "| 0 epochs, 1 updates |" in card
+    assert "| 1 updates (0 whole epochs) |" in card
     assert f"Translates {src} to {tgt}." in card
 
 
