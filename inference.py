@@ -29,6 +29,7 @@ from utils.lines import as_line, at_terminal, count_lines, open_source, prompted
 if TYPE_CHECKING:  # torch is imported once the command line is known to be valid
     from translation.alignment import Alignment
     from translation.answers import Translated
+    from translation.loading import LoadedRun
 
 CHUNK = 512  # lines read, sorted by length and translated at a time
 
@@ -52,6 +53,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write one translation or score a line")
     add("--json", action="store_true", help="write one JSON object for each sentence")
+    what = "translate each sentence of a line by itself, and join the translations"
+    add("--split_sentences", action="store_true", help=what)
     what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
     add("--align", action="store_true", help=what)
     add_align_argument(parser)
@@ -66,7 +69,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.scores:
         beside = "--tgt_file" if args.tgt_text is None else "--tgt_text"
         settings = "batch_size", "length_penalty"
-        refuse_beside(beside, parser, args, ("search", "engine", "workers"), settings)
+        idle = ("search", "engine", "workers", "split_sentences")
+        refuse_beside(beside, parser, args, idle, settings)
     given = args.src_text or args.src_file or args.output or args.json or args.scores
     args.prompt = not (given or args.prefix or args.prefix_file) and at_terminal()
     as_lines = args.src_text is None or args.output is not None or args.scores
@@ -77,6 +81,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         )
     if args.search is None and args.src_text is not None and not args.one_a_line:
         args.search = "both"
+    if args.split_sentences:
+        refuse_beside("--split_sentences", parser, args, ("align", "prefix", "prefix_file"))
     if args.align_with is not None and not args.align:
         raise UserError(f"--align_with {args.align_with} is for --align: add it")
     for text in args.src_text or ():
@@ -158,6 +164,48 @@ def block(
     return (f">>> {as_line(item.src)}\n" if title else "") + "\n".join(parts)
 
 
+class Doubts:
+    """What a model may translate poorly, to be told once all is translated.
+
+    Args:
+        most: the most tokens that it takes.
+        where: what comes before the number of a line in a message.
+    """
+
+    def __init__(self, loaded: LoadedRun, most: int, where: str) -> None:
+        self.loaded, self.most, self.where = loaded, most, where
+        self.long: list[int] = []  # the tokens of each line beyond data.max_len
+        self.shortened = 0
+
+    def watch(self, number: int, n_tokens: int) -> None:
+        """Raises UserError for too many tokens."""
+        if n_tokens > self.most:
+            line = f"{self.where} {number:,}: {n_tokens:,} tokens"
+            raise UserError(f"{line}, and the model takes {self.most:,} at most; split it")
+        if n_tokens > self.loaded.config.data.max_len:
+            self.long.append(n_tokens)
+
+    def compare(self, items: Iterable[Translated]) -> None:
+        """Count the translations of fewer sentences."""
+        from translation.sentences import split_sentences
+
+        data = self.loaded.config.data
+        for item in items:
+            n = len(split_sentences(item.src, data.src_lang))
+            self.shortened += n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
+
+    def tell(self) -> None:
+        if self.shortened:
+            warning = "lines of several sentences with fewer in the translation: "
+            warning += f"{self.shortened:,}; --split_sentences translates each sentence by itself"
+            print(f"warning: {warning}", file=sys.stderr)
+        if self.long and self.loaded.step:  # of an imported model's training nothing is known
+            warning = "inputs longer than any sentence in training (data.max_len = "
+            warning += f"{self.loaded.config.data.max_len}), where the model may do poorly: "
+            warning += f"{len(self.long):,}, of up to {max(self.long):,} tokens"
+            print(f"warning: {warning}", file=sys.stderr)
+
+
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(args.config, args.search, args.overrides, best_alone=args.one_a_line)
@@ -177,28 +225,24 @@ def main(argv: list[str] | None = None) -> None:
         if args.align:
             translator.align("", "", heads)  # refuses impossible heads before the search
         most = translator.most_tokens("source", "target" if args.scores else "source")
-        max_len = loaded.config.data.max_len
-        beyond: list[int] = []
-
-        def watch(number: int, n_tokens: int) -> None:
-            if n_tokens > most:
-                line = f"{'pair' if args.scores else where} {number:,}: {n_tokens:,} tokens"
-                raise UserError(f"{line}, and the model takes {most:,} at most; split it")
-            if n_tokens > max_len:
-                beyond.append(n_tokens)
-
+        doubts = Doubts(loaded, most, "pair" if args.scores else where)
         stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
-        if args.scores:
+        if args.split_sentences:
+            stream = partial(stream, sentences_of=loaded.config.data.src_lang)
+        elif args.scores:
             stream = partial(translator.score_stream, given=given or ())
         bar = progress_bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
-            for items in stream(texts, chunk=at_once(args, typed, translator.decode), watch=watch):
+            size = at_once(args, typed, translator.decode)
+            for items in stream(texts, chunk=size, watch=doubts.watch):
                 alignments = None
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
                 write(shown(items, alignments, args, translator.decode))
+                if not (args.split_sentences or args.scores):
+                    doubts.compare(items)
                 bar.update(len(items))
 
         with bar, weights_fixed():
@@ -209,10 +253,7 @@ def main(argv: list[str] | None = None) -> None:
                     translate([text])
                 except UserError as error:
                     report(error)  # and the conversation goes on
-    if beyond and loaded.step:  # of an imported model's training nothing is known
-        warning = f"inputs longer than any sentence in training (data.max_len = {max_len}), where "
-        warning += f"the model may do poorly: {len(beyond):,}, of up to {max(beyond):,} tokens"
-        print(f"warning: {warning}", file=sys.stderr)
+    doubts.tell()
 
 
 if __name__ == "__main__":

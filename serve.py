@@ -29,7 +29,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--max_batch", type=positive, metavar="N", help=what)
     what = "how long the first of a batch waits for others (default %(default)s)"
     add("--max_wait_ms", type=positive, default=5, metavar="N", help=what)
-    what = "lines that may wait (default %(default)s); a request beyond is answered 503"
+    what = "sentences that may wait (default %(default)s); a request beyond is answered 503"
     add("--max_waiting", type=positive, default=512, metavar="N", help=what)
     what = "limit of one request (default %(default)s)"
     add("--max_chars", type=positive, default=5000, metavar="N", help=what)

@@ -7,6 +7,7 @@
 
 from translation.alignment import Alignment, HeadChoice
 from translation.answers import Attention, Hypothesis, TokenScores, Translation
+from translation.sentences import split_sentences
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -19,4 +20,5 @@ __all__ = [
     "Translation",
     "Translator",
     "UserError",
+    "split_sentences",
 ]

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from serving.batcher import Batcher, Full
 from serving.measures import Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
+from translation.sentences import separator
 from utils.errors import UserError
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
@@ -107,7 +108,8 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores.
 
-        `prefix`, as many texts, gives the beginnings of the translations, line by line.
+        `prefix`, as many texts, gives the beginnings of the translations, line by line. Each
+        sentence of a line is translated by itself, unless `split_sentences` is false.
         """
         asked = await self._asked(request)
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)
@@ -116,28 +118,38 @@ class Service:
             raise HTTPException(400, f"format {asked['format']!r}: only text is known here")
         n_more = as_count(asked, "alternatives", MOST_ALTERNATIVES)
         detailed = as_flag(asked, "details")
-        # As in inference.py a line is a sentence; a blank line gives a blank line.
+        # A blank line gives a blank line.
         lines = [text.split("\n") for text in texts]
         begun = [""] * len(texts)
         if asked.get("prefix", "") != "":
             begun = as_texts(asked, "prefix")
-        spoken = {n: pair for n, pair in enumerate(paired(lines, begun)) if pair[0].strip()}
-        model = self.models[name]
-        self._bound([*texts, *begun], len(spoken))
-        for number, (line, prefix) in spoken.items():
-            model.require_short(line, prefix=prefix, number=number)
+        model, pairs = self.models[name], paired(lines, begun)
+        parts = [[line] if line.strip() else [] for line, _ in pairs]
+        if as_flag(asked, "split_sentences", default=True):
+            parts = [[s for line in part for s in model.sentences(line)] for part in parts]
+        self._bound([*texts, *begun], sum(map(len, parts)))
+        items: list[tuple[str, str]] = []
+        for number, ((_, prefix), part) in enumerate(zip(pairs, parts)):
+            for place, sentence in enumerate(part):
+                items.append((sentence, "" if place else prefix))
+                model.require_short(sentence, prefix=items[-1][1], number=number)
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
         task = Task(name, "translate", search, 1 + n_more)
-        found = iter(await self._in_time(request, task, [*spoken.values()]))
-        of_texts = [[next(found) if line.strip() else [] for line in each] for each in lines]
-        ranked = [_joined(each, 1 + n_more) for each in of_texts]
+        found = await self._in_time(request, task, items)
+        each, between = iter(found), separator(model.tgt_lang)
+        of_lines = iter([_joined([next(each) for _ in part], between) for part in parts])
+        ranked = [_joined([next(of_lines) for _ in text])[: 1 + n_more] for text in lines]
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
         if n_more:
             answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
         if detailed:
             answer["hypotheses"] = ranked
+            best = iter([[src, tgt[0]["text"]] for (src, _), tgt in zip(items, found)])
+            sizes = iter(map(len, parts))
+            counts = [sum(next(sizes) for _ in text) for text in lines]
+            answer["sentences"] = [list(itertools.islice(best, n)) for n in counts]
         if not several:
             answer = {key: value[0] for key, value in answer.items()}
         if asked.get("source") == "auto":
@@ -216,7 +228,7 @@ class Service:
         return Response(text, media_type=PAGE[path])
 
     async def full(self, request: Request, error: Exception) -> Response:
-        what = f"{len(self.batcher):,} lines are waiting already: try again in a second"
+        what = f"{len(self.batcher):,} sentences are waiting already: try again in a second"
         return JSONResponse({"error": what}, 503, {"Retry-After": "1"})
 
     # ------------------------------------------------------------------------------------ limits
@@ -279,7 +291,7 @@ class Service:
         if (n := sum(map(len, texts))) > (most := self.limits.max_chars):
             raise HTTPException(413, f"{n:,} characters: at most {most:,} in a request")
         if n_lines > (most := self.limits.max_waiting):
-            raise HTTPException(413, f"{n_lines:,} lines: at most {most:,} in a request")
+            raise HTTPException(413, f"{n_lines:,} sentences: at most {most:,} in a request")
 
     async def _in_time(self, request: Request, task: Task, items: Sequence[Any]) -> list[Any]:
         """A result for each item; cancelled if the client goes away or time runs out."""
@@ -340,24 +352,26 @@ def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]
 YES = ("true", "1", "on")  # a form's checkbox sends "on"
 
 
-def as_flag(asked: Mapping[str, Any], key: str) -> bool:
+def as_flag(asked: Mapping[str, Any], key: str, *, default: bool = False) -> bool:
     """A flag of a request, as JSON or as a word in a form. Raises HTTPException."""
     given = asked.get(key)
-    word = "false" if given in (None, "") else str(given).lower()
+    word = str(default if given in (None, "") else given).lower()
     if word not in (*YES, "false", "0", "off"):
         raise HTTPException(400, f"{key} = {given!r}: true or false")
     return word in YES
 
 
-def _joined(lines: Sequence[Sequence[Mapping[str, Any]]], n: int) -> list[dict[str, Any]]:
+def _joined(
+    lines: Sequence[Sequence[Mapping[str, Any]]], between: str = "\n"
+) -> list[dict[str, Any]]:
     """The n best of a text from those of its lines: all best lines joined, all second, ..."""
-    ranks = min((len(line) for line in lines if line), default=1)
+    ranks = min((len(line) for line in lines if line), default=1 if lines else 0)
     return [
         {
-            "text": "\n".join(line[rank]["text"] if line else "" for line in lines),
+            "text": between.join(line[rank]["text"] if line else "" for line in lines),
             "score": sum(line[rank]["score"] for line in lines if line),
         }
-        for rank in range(min(n, ranks))
+        for rank in range(ranks)
     ]
 
 

@@ -2,7 +2,7 @@
 "use strict";
 
 const PAUSE = 250; // milliseconds without a key before a request goes out
-const MOST_LINES = 20; // whose words are linked
+const MOST_LINES = 20; // sentences whose words are linked
 const at = (id) => document.getElementById(id);
 const text = at("text");
 let models = [], most = 0, timer = 0, under_way = null;
@@ -49,8 +49,8 @@ function setModel() {
   text.lang = tag(model.source);
   text.placeholder = model.source === "fr" ? "Le chat dort." : "";
   at("ranked-note").textContent = model.mbr
-    ? `Mean ${model.mbr} against the other translations, summed over the lines: higher is better.`
-    : "Log-probability over the length penalty, summed over the lines: nearer to zero is likelier.";
+    ? `Mean ${model.mbr} against the other translations, summed over the sentences: higher is better.`
+    : "Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
   at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
@@ -67,8 +67,7 @@ function later() {
   timer = setTimeout(translate, PAUSE);
 }
 
-function offer() {
-  const [first] = text.value.trim().split("\n");
+function offer(first = text.value.trim().split("\n")[0]) {
   at("explore").hidden = !first || !chosen().attention;
   at("explore").href = `explore?${new URLSearchParams({ text: first, model: chosen().name })}`;
 }
@@ -95,7 +94,8 @@ async function translate() {
     if (here !== under_way) return;
     show(answer.hypotheses);
     say(`${Math.round(performance.now() - begun)} ms`);
-    if (chosen().attention) await link(q, answer.translatedText, here);
+    offer(answer.sentences[0]?.[0]);
+    if (chosen().attention) await link(answer.sentences, here);
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
     show([]); // what stood there is of another text
@@ -123,10 +123,8 @@ function show(hypotheses) {
 
 // ------------------------------------------------------------------------------------- alignments
 
-async function link(source, translation, here) {
-  const targets = translation.split("\n");
-  const pairs = source.split("\n").map((src, i) => [src, targets[i]]);
-  for (const [src, tgt] of pairs.filter(([s, t]) => s.trim() && t && t.trim()).slice(0, MOST_LINES)) {
+async function link(pairs, here) {
+  for (const [src, tgt] of pairs.filter(([, t]) => t.trim()).slice(0, MOST_LINES)) {
     // A translation stands where its words cannot be linked.
     const found = await ask("align", { src, tgt, model: chosen().name }, here.signal).catch(() => null);
     if (here !== under_way) return;

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from explorer.page import page
 from explorer.trace import trace
 from translation.loading import LoadedRun
+from translation.sentences import split_sentences
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.lines import as_line
@@ -45,6 +46,10 @@ class Served:
     @property
     def shows_attention(self) -> bool:
         return self.loaded.config.model.backend == "scratch"
+
+    def sentences(self, line: str) -> list[str]:
+        """The sentences of a line of the source language."""
+        return split_sentences(line, self.src_lang)
 
     def require_attention(self) -> None:
         """Raises UserError for a model that does not show its attention."""

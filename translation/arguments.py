@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,16 +121,20 @@ def refuse_beside(
     parser: ArgumentParser,
     args: Namespace,
     flags: Iterable[str],
-    settings: Iterable[str],
+    settings: Sequence[str] | None = None,
 ) -> None:
-    """Raises UserError for any of `flags`, and for a decode setting that is not in `settings`."""
+    """Raises UserError for any of `flags`, and for a decode setting that is not in `settings`.
+
+    settings: None allows all.
+    """
     for flag in flags:
         if (value := getattr(args, flag)) != parser.get_default(flag):
             given = value[0] if isinstance(value, list) else value
             refused = f"--{flag}" if given is True else f"--{flag} {given}"
             raise UserError(f"{refused} is of no use with {what}: leave it out")
     for text in args.overrides:
-        if parse_override(text)[0] not in [f"decode.{each}" for each in settings]:
+        field = parse_override(text)[0].removeprefix("decode.")
+        if settings is not None and field not in settings:
             raise UserError(f"{text} is of no use with {what}: leave it out")
 
 

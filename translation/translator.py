@@ -33,6 +33,7 @@ from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch, in_batches, limits_of, pad_sources
+from translation.sentences import join_candidates, split_sentences
 from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import in_float32, own_modes, resolve_device
@@ -189,32 +190,55 @@ class Translator:
         greedy: bool = False,
         beam: bool = True,
         watch: Callable[[int, int], None] = lambda number, n_tokens: None,
+        sentences_of: str | None = None,
     ) -> Iterator[list[Translated]]:
         """Any number of lines in bounded memory and in their order, a list for each `chunk` lines.
 
         The first `skip` lines are left out, but counted. `watch` gets each line's number (from 1)
         and tokens before any line of the chunk is translated. prefixes: see `translate`; if there
-        are not as many as lines, UserError is raised in place of the last chunk.
+        are not as many as lines, UserError is raised in place of the last chunk. sentences_of: the
+        sources' language; each sentence of a line is translated by itself, without prefixes, and
+        the translations are joined.
         """
         pairs: Iterator[tuple[str, str]] = ((line, "") for line in lines)
         if prefixes is not None:
             pairs = _side_by_side(lines, prefixes, "prefixes")
-        rest, done = itertools.islice(pairs, skip, None), skip
+        rest, done, first = itertools.islice(pairs, skip, None), skip, skip
         while both := list(itertools.islice(rest, chunk)):
             texts, begun = map(list, zip(*both))
-            sources = self.encode(texts)
-            for number, ids in enumerate(sources, start=done + 1):
+            parts = [[text] for text in texts]
+            if sentences_of is not None:
+                parts = [split_sentences(text, sentences_of) for text in texts]
+                begun = [""] * sum(map(len, parts))
+            places = [number for number, part in enumerate(parts, start=done + 1) for _ in part]
+            sources = self.encode([*itertools.chain(*parts)])
+            for number, ids in zip(places, sources):
                 watch(number, len(ids))
             best: list[Candidate | None] = [None] * len(texts)
             beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                found = self._find(texts, sources, begun, self.decode, greedy=True, first=done)
-                best = [next(iter(self._candidates(each)), NOTHING) for each in found]
+                found = self._of_lines(parts, sources, begun, greedy=True, first=first)
+                best = [candidates[0] for candidates in found]
             if beam:
-                found = self._find(texts, sources, begun, self.decode, greedy=False, first=done)
-                beams = [self._candidates(each) or [NOTHING] for each in found]
-            done += len(texts)
+                beams = self._of_lines(parts, sources, begun, greedy=False, first=first)
+            done, first = done + len(texts), first + len(sources)
             yield list(map(Translated, texts, best, beams))
+
+    def _of_lines(
+        self,
+        parts: Sequence[Sequence[str]],
+        sources: Sequence[Sequence[int]],
+        prefixes: Sequence[str],
+        *,
+        greedy: bool,
+        first: int,
+    ) -> list[list[Candidate]]:
+        """The candidates of each line, best first, from those of the sentences in it."""
+        flat = list(itertools.chain(*parts))
+        found = self._find(flat, sources, prefixes, self.decode, greedy=greedy, first=first)
+        each = iter([self._candidates(of_one) or [NOTHING] for of_one in found])
+        of_lines = (list(itertools.islice(each, len(part))) for part in parts)
+        return [join_candidates(of_line, self.searcher.language) for of_line in of_lines]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Source ids, each with EOS, of texts whose white space is normalised as in training.

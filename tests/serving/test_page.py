@@ -155,7 +155,7 @@ def test_an_error_is_told_on_the_page(browser: Chrome, server: Server) -> None:
     write(browser, "un livre")
     until(browser, lambda: text_of(browser, "best"))
     write(browser, "mot\n" * 600)
-    until(browser, lambda: "lines: at most 512" in text_of(browser, "status"))
+    until(browser, lambda: "sentences: at most 512" in text_of(browser, "status"))
     assert text_of(browser, "best") == ""  # and not what the text before became
     write(browser, "")
     browser.find_element(By.ID, "text").click()

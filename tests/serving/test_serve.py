@@ -205,8 +205,27 @@ def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
 
 def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
     one, two, three = ({"text": text, "score": -score} for score, text in enumerate("abc", start=1))
-    assert _joined([[one, two], [], [three]], 3) == [{"text": "a\n\nc", "score": -4}]
-    assert [each["text"] for each in _joined([[one, two], [three, one]], 3)] == ["a\nc", "b\na"]
+    assert _joined([[one, two], [], [three]]) == [{"text": "a\n\nc", "score": -4}]
+    assert [each["text"] for each in _joined([[one, two], [three, one]])] == ["a\nc", "b\na"]
+    assert (_joined([]), _joined([[], []])) == ([], [{"text": "\n", "score": 0}])
+
+
+def test_each_sentence_of_a_line_is_translated_by_itself(
+    server: Server, sentences: list[str], right: Any
+) -> None:
+    a, b, c = sentences[:3]
+    best = {text: right[text]["beam"][0]["text"] for text in (a, b, c)}
+    text, translation = f"{a} {b}\n\n{c}", f"{best[a]} {best[b]}\n\n{best[c]}"
+    answer = server.translate(q=[text, c], details=True, alternatives=1).json()
+    assert answer["translatedText"] == [translation, best[c]]
+    assert answer["sentences"] == [[[s, best[s]] for s in (a, b, c)], [[c, best[c]]]]
+    one, other, third = (right[each]["beam"][1]["text"] for each in (a, b, c))
+    assert answer["alternatives"][0] == [f"{one} {other}\n\n{third}"]
+    begun = server.translate(q=f"{a} {b}", prefix="They").json()["translatedText"]
+    assert begun.startswith("They")
+    assert begun.endswith(f" {best[b]}")
+    whole = server.translate(q=f"{a} {b}", split_sentences=False, details=True).json()
+    assert [src for src, _ in whole["sentences"]] == [f"{a} {b}"]
 
 
 def test_words_are_linked(server: Server, trained_run: Path) -> None:
@@ -261,7 +280,7 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ),
         ({"q": "a", "prefix": "la " * 1000}, 413, "3,001 characters: at most 2,000 in a request"),
         ({"q": "la " * 1000}, 413, "3,000 characters: at most 2,000 in a request"),
-        ({"q": "la\n" * 17}, 413, "17 lines: at most 16 in a request"),
+        ({"q": "la\n" * 17}, 413, "17 sentences: at most 16 in a request"),
         ({"q": "x", "pad": "x" * 5_000_000}, 413, "at most 28,096 bytes"),
         ([], 400, "not a JSON object"),
         ("{", 400, "neither JSON nor a URL-encoded form"),
@@ -328,6 +347,9 @@ class Slow:
 
     def __init__(self) -> None:
         self.may_end, self.begun, self.seen = threading.Event(), threading.Event(), []
+
+    def sentences(self, line: str) -> list[str]:
+        return [line]
 
     def require_short(self, text: str, *, prefix: str, number: int) -> None: ...
 

@@ -388,7 +388,7 @@ def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_scor
 
 
 def test_a_long_input_is_translated_with_one_warning(infer: Scripts, trained_run: Path) -> None:
-    source = ("Le chat dort. " * 200 + "\nOui.\n" + "Le chien dort. " * 100 + "\n").encode()
+    source = ("Le chat dort " * 200 + "\nOui.\n" + "Le chien dort " * 100 + "\n").encode()
     ended = infer("--model_path", trained_run, "--search", "greedy", stdin=source)
     assert ended.code == 0
     assert len(lines_of(ended.out)) == 3

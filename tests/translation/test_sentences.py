@@ -1,0 +1,81 @@
+"""Lines of several sentences, each of which is translated by itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_runs import Scripts, scripted
+
+import inference
+from translation.answers import Candidate
+from translation.sentences import join_candidates, split_sentences
+from translation.translator import Translator
+from utils.lines import as_line
+
+infer = scripted(inference.main)
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… Enfin !", "Bon."]),
+        ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
+        ("en", ["Mr. Ho left for Washington D.C. yesterday.", "See Fig. 3.", "No. 5 is alive."]),
+        ("de", ["Am 3. Mai kam Dr. Roth.", "Er ging z. B. heim."]),
+        ("zh_CN", ["你好。", "今天天气很好！"]),
+        ("nowhere", ["One.", "Two?"]),
+        ("fr", ["Sans point"]),
+        ("fr", [""]),
+        ("fr", ["No Unicode: \ud800. It is told later."]),
+    ],
+)
+def test_a_line_is_cut_between_sentences_alone(language: str, sentences: list[str]) -> None:
+    between = "" if language == "zh_CN" else "  "
+    assert split_sentences(between.join(sentences), language) == sentences
+
+
+def test_the_translations_of_sentences_are_joined_by_rank() -> None:
+    one, two, cut = (Candidate(text, -n, -2 * n, n < 3) for n, text in enumerate("abc", start=1))
+    assert join_candidates([[one, two]], "en") == [one, two]
+    assert join_candidates([[one, two], [cut]], "en") == [Candidate("a c", -4, -8, False)]
+    joined = join_candidates([[one, two], [two, one]], "ja")
+    assert joined == [Candidate("ab", -3, -6, True), Candidate("ba", -3, -6, True)]
+
+
+def test_each_sentence_of_a_line_has_the_translation_that_it_has_alone(
+    infer: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "CHUNK", 2)
+    lines = ["Le chat dort. Le chien mange.", "", "Le chat noir dort."]
+    (tmp_path / "in.fr").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    translator = Translator.load(trained_run, device="cpu")
+    alone = {text: translator.translate(text) for text in split_sentences(" ".join(lines), "fr")}
+    assert len(alone) == 3
+    args = ("--model_path", trained_run, "--src_file", tmp_path / "in.fr", "--split_sentences")
+    first, second, third = (as_line(each.text) for each in alone.values())
+    ended = infer(*args)
+    assert (ended.out, ended.err) == (f"{first} {second}\n\n{third}\n", "")
+    found = [json.loads(line) for line in infer(*args, "--json").out.splitlines()]
+    assert [each["src"] for each in found] == lines
+    parts = [translator.translate(text) for text in split_sentences(lines[0], "fr")]
+    for rank, each in enumerate(found[0]["beam"]):
+        ranked = [part.hypotheses[rank] for part in parts]
+        texts = [hypothesis.text.strip() for hypothesis in ranked]
+        assert each["text"] == " ".join(text for text in texts if text)
+        assert each["score"] == pytest.approx(sum(hypothesis.score for hypothesis in ranked))
+    assert infer(*args, "--align").error() == (
+        "--align is of no use with --split_sentences: leave it out"
+    )
+
+
+def test_a_translation_of_fewer_sentences_is_told(
+    infer: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ("--model_path", trained_run, "--search", "greedy", "--src_text")
+    many = {"Le chat dort. Le chien mange.": 2}  # and one in any translation
+    count = "translation.sentences.split_sentences"
+    monkeypatch.setattr(count, lambda line, language: [line] * many.get(line, 1))
+    told = "warning: lines of several sentences with fewer in the translation: 1; "
+    told += "--split_sentences translates each sentence by itself\n"
+    assert infer(*text, *many, "--src_text", "Le chat dort.").err == told
+    assert infer(*text, "Le chat dort.").err == ""
