@@ -13,7 +13,7 @@ config = schema.Config(
         dropout=0.05,
         tie_embeddings="all",
     ),
-    tokenizer=schema.Subword(vocab_size=2000),
+    tokenizer=schema.Subword(vocab_size=2000, quotes="straight"),
     data=schema.DataConfig(corpus=schema.Phrasebook(), max_len=96, batch_size=1024),
     optim=schema.OptimConfig(schedule=schema.Cosine(lr=2.5e-3, warmup_steps=100)),
     train=schema.TrainConfig(max_epochs=6),

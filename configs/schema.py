@@ -75,11 +75,13 @@ class Subword(Section, kind="subword", section="tokenizer"):
     sampling > 0 draws the segmentation of the training split anew in each epoch. For "bpe" it is
     the probability that a merge is left out (BPE-dropout, Provilkov et al. 2020). For "unigram" it
     is the exponent of the model's probabilities (Kudo 2018): the smaller, the more random.
+    quotes="straight" reads curly quotes and apostrophes as straight ones, in training and after.
     """
 
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64, lt=2**20)
     sampling: float = number(0.0, ge=0, le=HUGE)
+    quotes: Literal["keep", "straight"] = "keep"
 
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:

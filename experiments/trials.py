@@ -87,6 +87,8 @@ def as_before(config: Config) -> dict[str, Any]:
     for name, default in (("choose_by", "loss"), ("every_steps", None)):
         if data["evaluate"][name] == default:
             del data["evaluate"][name]
+    if data["tokenizer"].get("quotes") == "keep":
+        del data["tokenizer"]["quotes"]
     return data
 
 

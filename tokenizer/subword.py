@@ -47,6 +47,7 @@ RARE_CHARACTER = 1_000_000
 _ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
 _APOSTROPHE = Regex("['’]")
 _NFC = normalizers.NFC()
+_STRAIGHT = {"'": "‘’‚ʼ", '"': "“”„"}
 
 # Longer texts are not learned from: they are no sentences, and a word of this length takes seconds.
 LONGEST_TEXT = 10_000
@@ -82,9 +83,10 @@ class _ByWord(dict[str, list[Any]]):
 class SubwordTokenizer(BaseTokenizer):
     """One vocabulary for both sides; "▁" in a piece stands for the space before a word.
 
-    Text is normalised only to NFC (NFKC would change "½", "…" and no-break spaces). So decoding
-    gives back the encoded text, except for outer spaces and "▁", which becomes a space. No text can
-    produce a special id. The same training texts give the same vocabulary.
+    Text is normalised only to NFC (NFKC would change "½", "…" and no-break spaces), and by
+    `quotes="straight"`. So decoding gives back the encoded text, except for outer spaces, such
+    quotes, and "▁", which becomes a space. No text can produce a special id. The same training
+    texts give the same vocabulary.
     """
 
     kind = Subword.kind
@@ -114,9 +116,15 @@ class SubwordTokenizer(BaseTokenizer):
         require_unicode(texts)
         reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
         room = config.vocab_size - len(reserved)
+        normalizer: Any = _NFC
+        if config.quotes == "straight":
+            curly = [(c, straight) for straight, each in _STRAIGHT.items() for c in each]
+            parts = [_NFC, *(normalizers.Replace(*pair) for pair in curly)]
+            normalizer = normalizers.Sequence(parts)
         # Python's own NFC is quadratic in the length of a run of combining marks.
         corpus = _frequent_characters(
-            [text if text.isascii() else _NFC.normalize_str(text) for text in texts], room // 2
+            [text if text.isascii() else normalizer.normalize_str(text) for text in texts],
+            room // 2,
         )
         if not any(text.strip() for text in corpus):
             raise UserError(
@@ -124,7 +132,7 @@ class SubwordTokenizer(BaseTokenizer):
                 f"{LONGEST_TEXT:,} characters; give a sentence a line"
             )
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
-        tokenizer = cls(_pipeline(learn(corpus, room, reserved)))
+        tokenizer = cls(_pipeline(learn(corpus, room, reserved), normalizer))
         wanted, found = config.vocab_size, tokenizer.src_vocab_size
         if found < wanted:
             words = "tokenizer.vocab_size = %s, but the text gives no more than %s pieces"
@@ -237,10 +245,10 @@ def _frequent_characters(texts: list[str], most: int) -> list[str]:
     return [re.sub(f"[{gone}]", " ", text) for text in texts]
 
 
-def _pipeline(model: Any) -> Tokenizer:
+def _pipeline(model: Any, normalizer: Any = _NFC) -> Tokenizer:
     """A model with the text handling around it: the same in training and in use."""
     backend = Tokenizer(model)
-    backend.normalizer = _NFC
+    backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),

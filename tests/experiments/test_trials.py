@@ -140,6 +140,7 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
     assert len(set(digests())) == 1
     assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 4
     assert not {"choose_by", "every_steps"} & as_before(Config())["evaluate"].keys()
+    assert "quotes" not in as_before(Config())["tokenizer"]
     assert from_dict(as_before(Config())) == Config()
 
 

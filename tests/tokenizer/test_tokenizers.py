@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 import unicodedata
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import local_hub
+import numpy as np
 import pytest
 from conftest import ROOT
 from hypothesis import given, settings, strategies as st
@@ -232,6 +234,23 @@ def test_characters_take_half_of_a_small_vocabulary_at_most(algorithm):
     pieces = t.src_pieces(range(4, t.src_vocab_size))
     assert sum(len(piece) == 1 for piece in pieces) <= 30
     assert "▁the" in pieces
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_curly_quotes_are_straight_ones_where_it_is_asked_for(algorithm, tmp_path):
+    curly = ["L’eau “bleue”, l‘été „d’or“.", "The ʼcat‚ isn’t « there »."]
+    straight = ['L\'eau "bleue", l\'été "d\'or".', "The 'cat' isn't « there »."]
+    config = Subword(algorithm=algorithm, vocab_size=MIN_VOCAB_FOR_BYTES, quotes="straight")
+    t, same = (SubwordTokenizer.train([*TEXTS, *more], config) for more in (curly, straight))
+    assert t.fingerprint() == same.fingerprint()
+    t.save(tmp_path)
+    for each in (t, load_tokenizer(tmp_path)):
+        assert each.encode_src_batch(curly) == each.encode_src_batch(straight)
+        assert each.decode_batch(each.encode_src_batch(curly)) == straight
+    sampled = t.sampler(0.2)(curly[0], np.random.default_rng(0))
+    assert t.decode(sampled) == straight[0]
+    kept = SubwordTokenizer.train([*TEXTS, *curly], replace(config, quotes="keep"))
+    assert kept.decode_batch(kept.encode_src_batch(curly)) == curly
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
