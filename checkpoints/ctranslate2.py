@@ -89,7 +89,8 @@ def convert(
     spec.config.decoder_start_token = spec.config.bos_token = target[tokenizer.bos_id]
     spec.config.eos_token = target[tokenizer.eos_id]
     spec.config.unk_token = target[tokenizer.unk_id]
-    norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
+    kinds = nn.LayerNorm, nn.RMSNorm
+    norms = (module for module in model.modules() if isinstance(module, kinds))
     spec.config.layer_norm_epsilon = next(norms).eps
     spec.validate()
     # As its `optimize`, but the factors of angles stay in float32.
@@ -119,6 +120,8 @@ def _stack(specs: Any, model: TranslationTransformer, config: ModelConfig, kind:
         len(stack.layers),
         num_heads=config.n_heads,
         pre_norm=config.norm == "pre",
+        ffn_glu=config.gated,
+        rms_norm=config.layer_norm == "rms",
         activation=specs.Activation[_ACTIVATIONS.get(config.activation, config.activation.upper())],
         **options(position),
     )
@@ -259,8 +262,14 @@ def _layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
         linears = [cross.q_proj, cross.kv_proj, cross.out_proj]
         blocks.append((spec.attention, spec.attention.linear, linears))
         norms.append(layer.norm3)
-    ffn_specs = [spec.ffn.linear_0, spec.ffn.linear_1]
-    blocks.append((spec.ffn, ffn_specs, [ffn.linear1, ffn.linear2]))
+    blocks.append((spec.ffn, [spec.ffn.linear_1], [ffn.linear2]))
+    inner = [spec.ffn.linear_0]
+    if ffn.linear1.out_features > ffn.linear2.in_features:
+        inner.append(spec.ffn.linear_0_noact)
+    for i, part in enumerate(inner):
+        part.weight = _tensor(ffn.linear1.weight.chunk(len(inner))[i])
+        if ffn.linear1.bias is not None:
+            part.bias = _tensor(ffn.linear1.bias.chunk(len(inner))[i])
     for (block, linear_specs, linears), norm in zip(blocks, norms):
         _norm(block.layer_norm, norm)
         for linear_spec, linear in zip(linear_specs, linears):
@@ -269,9 +278,10 @@ def _layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
                 linear_spec.bias = _tensor(linear.bias)
 
 
-def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+def _norm(spec: Any, norm: nn.LayerNorm | nn.RMSNorm) -> None:
     spec.gamma = _tensor(norm.weight)
-    spec.beta = torch.zeros(norm.normalized_shape) if norm.bias is None else _tensor(norm.bias)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = torch.zeros(norm.normalized_shape) if norm.bias is None else _tensor(norm.bias)
 
 
 def _tensor(weight: Tensor) -> Tensor:

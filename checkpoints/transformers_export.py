@@ -36,6 +36,8 @@ MAX_POSITIONS = 1024
 REPRESENTED: dict[str, tuple[Any, ...]] = {
     "backend": ("scratch",),
     "norm": ("pre", "post"),
+    "layer_norm": ("standard",),
+    "gated": (False,),
     "position.kind": ("sinusoidal",),
     "position.layout": ("interleaved", "half"),
     "position.base": (10000.0,),

@@ -31,6 +31,8 @@ class ModelConfig(Section, section="model"):
     attention_dropout: float = number(0.0, ge=0, lt=1)  # attention weights
     activation_dropout: float = number(0.0, ge=0, lt=1)  # inside the feed-forward
     activation: Literal["relu", "gelu", "silu"] = "relu"  # silu: also called swish
+    gated: bool = False  # the activation times a second map of d_ff; with silu: SwiGLU
+    layer_norm: Literal["standard", "rms"] = "standard"  # rms: not centred, without bias
     norm: Literal["pre", "post", "deepnorm"] = "pre"  # deepnorm: post, with a scaled residual
     init: Literal["xavier", "depth_scaled"] = "xavier"  # depth_scaled: smaller in higher layers
     bias: bool = True
@@ -61,6 +63,7 @@ class ModelConfig(Section, section="model"):
             rule = "one dropout: set dropout, attention_dropout and activation_dropout alike"
             self._fail("attention_dropout", f"{torch} {rule}")
         only = {"stochastic_depth": (0,), "norm": ("pre", "post"), "init": ("xavier",)}
+        only |= {"gated": (False,), "layer_norm": ("standard",)}
         for name, allowed in only.items():
             if getattr(self, name) not in allowed:
                 self._fail(name, f"{torch} only {' or '.join(map(repr, allowed))}")

@@ -48,6 +48,12 @@ POLL_S = 0.2
 CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
 # Only on Linux: a signal to this process when the one that started it is killed.
 PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
+# Newer fields at the values that stand for what there was before.
+AS_BEFORE = (
+    *(("evaluate", "choose_by", "loss"), ("evaluate", "every_steps", None)),
+    *(("model", "gated", False), ("model", "layer_norm", "standard")),
+    ("tokenizer", "quotes", "keep"),
+)
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
 # These fields, `name` and `decode` do not change what a training learns.
@@ -84,11 +90,9 @@ def training_digest(config: Config) -> str:
 def as_before(config: Config) -> dict[str, Any]:
     """As `to_dict`, without newer fields at their defaults, so that older digests still hold."""
     data = to_dict(config)
-    for name, default in (("choose_by", "loss"), ("every_steps", None)):
-        if data["evaluate"][name] == default:
-            del data["evaluate"][name]
-    if data["tokenizer"].get("quotes") == "keep":
-        del data["tokenizer"]["quotes"]
+    for section, name, default in AS_BEFORE:
+        if data[section].get(name, ...) == default:
+            del data[section][name]
     return data
 
 

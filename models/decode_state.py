@@ -180,8 +180,11 @@ class LayerStep:
         return self.linear2(self.linear1(y))
 
 
-def normed(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
-    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+def normed(norm: nn.LayerNorm | nn.RMSNorm) -> Callable[[Tensor], Tensor]:
+    shape, weight, eps = norm.normalized_shape, norm.weight, norm.eps or 0.0
+    if isinstance(norm, nn.RMSNorm):
+        return lambda x: torch.rms_norm(x, shape, weight, eps)
+    bias = norm.bias
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 

@@ -22,7 +22,8 @@ def initialise_deepnorm(stack: nn.Module, *, beta: float) -> None:
                 _xavier(module.kv_proj.weight, 1.0, beta)
                 _xavier(module.out_proj.weight, beta)
             case FeedForward():
-                _xavier(module.linear1.weight, beta)
+                maps = module.linear1.out_features // module.linear2.in_features
+                _xavier(module.linear1.weight, *[beta] * maps)
                 _xavier(module.linear2.weight, beta)
 
 

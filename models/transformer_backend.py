@@ -32,17 +32,25 @@ def deepnorm_constants(n_encoder_layers: int, n_decoder_layers: int) -> tuple[De
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between (section 3.3)."""
+    """Two linear maps with a nonlinearity between (section 3.3), or a gate (see `gate`)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.linear1 = Linear(config.d_model, config.d_ff, bias=config.bias)
+        width = 2 * config.d_ff if config.gated else config.d_ff
+        self.linear1 = Linear(config.d_model, width, bias=config.bias)
         self.linear2 = Linear(config.d_ff, config.d_model, bias=config.bias)
-        self.activation: Callable[[Tensor], Tensor] = getattr(F, config.activation)
+        plain: Callable[[Tensor], Tensor] = getattr(F, config.activation)
+        self.activation = partial(gate, plain) if config.gated else plain
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+def gate(activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """x [...,2F] -> activation(first half) * second half, [...,F] (Shazeer 2020, equation 6)."""
+    first, second = x.chunk(2, dim=-1)
+    return activation(first) * second
 
 
 class Layer(nn.Module):
@@ -78,7 +86,10 @@ class Layer(nn.Module):
         return norm(kept + self.branch_dropout(self.dropout(branch(x))))
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+def layer_norm(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
+    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019)."""
+    if config.layer_norm == "rms":
+        return nn.RMSNorm(config.d_model, eps=1e-5)
     return nn.LayerNorm(config.d_model, bias=config.bias)
 
 

@@ -39,7 +39,8 @@ def hidden_maps(model: nn.Module) -> list[HiddenMap]:
             case nn.MultiheadAttention():
                 found += [(module.in_proj_weight, 3), (module.out_proj.weight, 1)]
             case FeedForward() | nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
-                found += [(module.linear1.weight, 1), (module.linear2.weight, 1)]
+                maps = module.linear1.out_features // module.linear2.in_features
+                found += [(module.linear1.weight, maps), (module.linear2.weight, 1)]
     return [HiddenMap(weight, n) for weight, n in found if isinstance(weight, nn.Parameter)]
 
 

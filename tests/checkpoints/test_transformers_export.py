@@ -429,6 +429,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"position": Sinusoidal(base=500.0)}, "model.position.base = 500.0"),
     ({"norm": "deepnorm"}, "model.norm = 'deepnorm'"),
     ({"backend": "torch"}, "model.backend = 'torch'"),
+    ({"gated": True}, "model.gated = True"),
+    ({"layer_norm": "rms"}, "model.layer_norm = 'rms'"),
     ({"norm": "pre"}, "a pre-norm model with two vocabularies"),
 ]
 

@@ -140,6 +140,8 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("model.position=Rope", "model.position = 'Rope': allowed: none, sinusoidal, learnable, "),
         ("model.n_heads=512, model.position=rope", "model.n_heads = 512 .. even head size"),
         ("model.backend=torch, model.position=rope", "model.position .. none, sinusoidal, learn"),
+        ("model.backend=torch, model.dropout=0, model.gated=true", "model.gated = True"),
+        ("model.backend=torch, model.dropout=0, model.layer_norm=rms", "model.layer_norm"),
         ("optim.betas=0.9,x", "optim.betas = '0.9,x': allowed: a tuple of 2 values"),
         ("optim.betas=0.9", "optim.betas = '0.9': allowed: a tuple of 2 values"),
         ("optim.betas=0.9,1.0", "optim.betas = (0.9, 1.0) .. < 1"),

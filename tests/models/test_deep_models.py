@@ -53,14 +53,14 @@ def test_deepnorm_begins_with_its_gains() -> None:
     """Xavier's normal: std = gain (2 / (fan_in + fan_out))^0.5, for each projection by itself."""
     torch.manual_seed(0)
     d, d_ff = 128, 256
-    shape: Any = {"d_model": d, "d_ff": d_ff, "n_encoder_layers": 2}
+    shape: Any = {"d_model": d, "d_ff": d_ff, "n_encoder_layers": 2, "gated": True}
     model: Any = build_model(tiny_config(norm="deepnorm", **shape), vocabulary())
     (_, beta_e), (_, beta_d) = deepnorm_constants(2, 2)
     for stack, beta in ((model.encoder, beta_e), (model.decoder, beta_d)):
         layer = stack.layers[1]
         q, k, v = layer.self_attention.qkv_proj.weight.chunk(3)
         plain, scaled = [q, k], [v, layer.self_attention.out_proj.weight]
-        scaled += [layer.feed_forward.linear1.weight, layer.feed_forward.linear2.weight]
+        scaled += [*layer.feed_forward.linear1.weight.chunk(2), layer.feed_forward.linear2.weight]
         if stack is model.decoder:
             cross = layer.cross_attention
             k, v = cross.kv_proj.weight.chunk(2)

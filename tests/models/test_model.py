@@ -228,10 +228,27 @@ def test_stepwise_logits_equal_those_of_the_whole_target(name: str, norm: str) -
             close(steps(model, src, tgt_in, chunks), whole)
 
 
-def test_a_step_has_the_activation_of_the_model() -> None:
-    model, src, tgt_in = tiny_model(activation="gelu"), sources(6, 3), targets(2, 4)
+MODERN = {"activation": "silu", "gated": True, "layer_norm": "rms"}
+
+
+@pytest.mark.parametrize("changes", [{"activation": "gelu"}, MODERN, {**MODERN, "norm": "post"}])
+def test_a_step_has_the_activation_and_the_norms_of_the_model(changes: dict[str, Any]) -> None:
+    model, src, tgt_in = tiny_model(**changes), sources(6, 3), targets(2, 4)
     with torch.no_grad():
         close(steps(model, src, tgt_in[:, None], [1] * 4), model(src, tgt_in)[:, None])
+
+
+@torch.no_grad()
+def test_a_gated_layer_with_rms_norms_is_that_of_the_papers() -> None:
+    layer = tiny_model(**MODERN).encoder.layers[0]
+    ffn, gain = layer.feed_forward, torch.rand_like(layer.norm2.weight)
+    layer.norm2.weight.copy_(gain)
+    x = torch.randn(2, 3, len(gain), dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    normal = gain * x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    (w, v), (b, c) = ffn.linear1.weight.chunk(2), ffn.linear1.bias.chunk(2)
+    inner, value = normal @ w.T + b, normal @ v.T + c
+    expected = (inner / (1 + (-inner).exp()) * value) @ ffn.linear2.weight.T + ffn.linear2.bias
+    close(ffn(layer.norm2(x)), expected)
 
 
 @every_model

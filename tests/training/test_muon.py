@@ -107,11 +107,14 @@ def test_maps_in_one_weight_step_as_if_each_had_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "position"), [("scratch", TransformerXl()), ("torch", Sinusoidal())]
+    ("position", "changes"),
+    [(TransformerXl(), {}), (Sinusoidal(), {"backend": "torch"}), (Sinusoidal(), {"gated": True})],
 )
-def test_every_map_of_a_layer_is_taken_and_nothing_else(backend: str, position: Any) -> None:
+def test_every_map_of_a_layer_is_taken_and_nothing_else(
+    position: Any, changes: dict[str, Any]
+) -> None:
     """Not those of a scheme, such as Transformer-XL's W_kR."""
-    model = tiny_model(position, backend=backend)
+    model = tiny_model(position, **changes)
     maps = hidden_maps(model)
     taken = {id(weight) for weight, _ in maps}
     for name, parameter in model.named_parameters():
