@@ -52,7 +52,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     target.add_argument("--prefix_file", type=Path, metavar="FILE", help=what)
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write one translation or score a line")
-    add("--json", action="store_true", help="write one JSON object for each sentence")
+    add("--json", action="store_true", help="write one JSON object for each line")
     what = "translate each sentence of a line by itself, and join the translations"
     add("--split_sentences", action="store_true", help=what)
     what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> None:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
                 write(shown(items, alignments, args, translator.decode))
-                if not (args.split_sentences or args.scores):
+                if not (args.split_sentences or args.align or given is not None):
                     doubts.compare(items)
                 bar.update(len(items))
 

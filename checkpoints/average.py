@@ -36,8 +36,8 @@ def choose_checkpoints(
     if last:
         found, field = run.ends()[::-1], "keep_regular"
     elif last_steps:
-        newest, *others = run.by_age()[::-1] or [Path()]
-        found, field = [newest, *(p for p in others if not BEST.fullmatch(p.name))], "keep_steps"
+        found, field = run.by_age()[::-1], "keep_steps"
+        found[1:] = [path for path in found[1:] if not BEST.fullmatch(path.name)]
     wanted = best or last or last_steps or 0
     if len(found) < wanted:
         remedy = "ask for fewer" if len(found) > 1 else "an average needs two; train longer"

@@ -79,7 +79,7 @@ def model_card(
         "parameters": f"{n_parameters:,}",
         "layers": f"{model.n_encoder_layers} + {model.n_decoder_layers}, {model.norm}-norm",
         "model dimension, heads": f"{model.d_model}, {model.n_heads}",
-        "feed-forward": f"{model.d_ff}, {'gated ' * model.gated}{model.activation}",
+        "feed-forward": f"{model.d_ff}, {model.activation}",
         "tied embeddings": model.tie_embeddings,
         "tokenizer": tokenizer.kind,
     }

@@ -33,7 +33,7 @@ config = schema.Config(
         norm="pre",
         tie_embeddings="all",
     ),
-    tokenizer=schema.Subword(algorithm="bpe", vocab_size=10000, quotes="straight"),
+    tokenizer=schema.Subword(algorithm="bpe", vocab_size=10000),
     data=schema.DataConfig(
         corpus=schema.Iwslt2017(), clean=schema.Cleaning(), max_len=256, batch_size=4096
     ),

@@ -39,7 +39,7 @@ class Limits:
 
     max_batch: int  # sentences searched at once
     max_wait: float  # seconds that the first of a batch waits for others
-    max_waiting: int  # lines; more are refused with 503
+    max_waiting: int  # sentences; more are refused with 503
     max_chars: int  # of a request's texts together
     timeout: float  # seconds
 
@@ -109,7 +109,8 @@ class Service:
         """q, a text or a list of texts -> translatedText, alternatives; `details`: with scores.
 
         `prefix`, as many texts, gives the beginnings of the translations, line by line. Each
-        sentence of a line is translated by itself, unless `split_sentences` is false.
+        sentence of a line is translated by itself, unless `split_sentences` is false; those of a
+        prefix are dealt out to them.
         """
         asked = await self._asked(request)
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)
@@ -124,15 +125,16 @@ class Service:
         if asked.get("prefix", "") != "":
             begun = as_texts(asked, "prefix")
         model, pairs = self.models[name], paired(lines, begun)
+        self._bound([*texts, *begun], 0)  # before they are cut
         parts = [[line] if line.strip() else [] for line, _ in pairs]
         if as_flag(asked, "split_sentences", default=True):
             parts = [[s for line in part for s in model.sentences(line)] for part in parts]
         self._bound([*texts, *begun], sum(map(len, parts)))
         items: list[tuple[str, str]] = []
         for number, ((_, prefix), part) in enumerate(zip(pairs, parts)):
-            for place, sentence in enumerate(part):
-                items.append((sentence, "" if place else prefix))
-                model.require_short(sentence, prefix=items[-1][1], number=number)
+            for sentence, begins in zip(part, model.beginnings(prefix, len(part))):
+                model.require_short(sentence, prefix=begins, number=number)
+                items.append((sentence, begins))
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
@@ -365,14 +367,14 @@ def _joined(
     lines: Sequence[Sequence[Mapping[str, Any]]], between: str = "\n"
 ) -> list[dict[str, Any]]:
     """The n best of a text from those of its lines: all best lines joined, all second, ..."""
-    ranks = min((len(line) for line in lines if line), default=1 if lines else 0)
-    return [
-        {
-            "text": between.join(line[rank]["text"] if line else "" for line in lines),
-            "score": sum(line[rank]["score"] for line in lines if line),
-        }
-        for rank in range(ranks)
-    ]
+    found = []
+    for rank in range(min((len(line) for line in lines if line), default=1 if lines else 0)):
+        texts = [line[rank]["text"] if line else "" for line in lines]
+        if between != "\n":
+            texts = [text.strip() for text in texts if text.strip()]
+        score = sum(line[rank]["score"] for line in lines if line)
+        found.append({"text": between.join(texts), "score": score})
+    return found
 
 
 async def _going(request: Request) -> None:

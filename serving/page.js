@@ -94,7 +94,7 @@ async function translate() {
     if (here !== under_way) return;
     show(answer.hypotheses);
     say(`${Math.round(performance.now() - begun)} ms`);
-    offer(answer.sentences[0]?.[0]);
+    if (text.value === q) offer(answer.sentences[0]?.[0]);
     if (chosen().attention) await link(answer.sentences, here);
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;

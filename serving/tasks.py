@@ -8,7 +8,7 @@ from typing import Any, Literal
 from explorer.page import page
 from explorer.trace import trace
 from translation.loading import LoadedRun
-from translation.sentences import split_sentences
+from translation.sentences import separator, split_sentences
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.lines import as_line
@@ -50,6 +50,14 @@ class Served:
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line of the source language."""
         return split_sentences(line, self.src_lang)
+
+    def beginnings(self, prefix: str, n: int) -> list[str]:
+        """The prefixes of a line's n sentences, from that of the line; the last takes the rest."""
+        if n <= 1 or not prefix.strip():
+            return [prefix, *[""] * (n - 1)]
+        parts = split_sentences(prefix, self.tgt_lang)
+        rest = separator(self.tgt_lang).join(parts[n - 1 :])
+        return [*parts[: n - 1], rest, *[""] * (n - 1 - len(parts))]
 
     def require_attention(self) -> None:
         """Raises UserError for a model that does not show its attention."""

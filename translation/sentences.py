@@ -7,6 +7,8 @@ from functools import cache
 from translation.answers import Candidate
 from utils.languages import language_code
 
+LONGEST = 64  # characters of an abbreviation, at most
+
 
 def split_sentences(text: str, language: str) -> list[str]:
     """The sentences of a line, without the white space between them; a blank line is one.
@@ -16,18 +18,25 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     from sentencex import segment
 
-    code, found = language_code(language) or "en", [""]
-    for piece in [text] if re.search("[\ud800-\udfff]", text) else segment(code, text):
-        if found[-1] and _goes_on(found[-1].rstrip(), piece, code):
-            found[-1] += piece
-        else:
-            found.append(piece)
+    if re.search("[\ud800-\udfff]", text):
+        return [text]
+    code = language_code(language) or "en"
+    plain = re.sub(r"[^\S\n]", " ", text)  # it panics at other white space between "M" and "."
+    found, start, end, spoken = list[str](), 0, 0, False
+    for piece in segment(code, plain):
+        cut, end = end, end + len(piece)
+        last = text[max(start, cut - LONGEST) : cut].rstrip()
+        if cut > start and spoken and _ends(last, text[cut:end], code):
+            found.append(text[start:cut])
+            start, spoken = cut, False
+        spoken = spoken or re.search(r"[^\W\d_]", text[cut:end]) is not None  # has a letter
+    found.append(text[start:])
     return [piece.strip() for piece in found if piece.strip()] or [text]
 
 
 def separator(language: str) -> str:
     """What stands between two sentences."""
-    return "" if language_code(language) in ("ja", "zh") else " "
+    return "" if language_code(language) in ("ja", "yue", "zh") else " "
 
 
 def join_candidates(sentences: Sequence[Sequence[Candidate]], language: str) -> list[Candidate]:
@@ -48,14 +57,14 @@ def join_candidates(sentences: Sequence[Sequence[Candidate]], language: str) -> 
     ]
 
 
-def _goes_on(before: str, after: str, code: str) -> bool:
-    """Whether the sentence does not end between these pieces."""
-    if not re.search(r"[^\W\d_]", before) or not re.search(r"\w", after):
-        return True  # a number alone, or only marks
-    word = re.search(r"([\w.-]+)\.$", before)
+def _ends(before: str, after: str, code: str) -> bool:
+    """Whether a sentence ends between these pieces."""
+    if not re.search(r"\w", after):
+        return False  # only marks
+    word = re.search(r"(?<![\w.-])([\w.-]+)\.$", before)
     if word is None or word[1] not in _abbreviations(code):
-        return False
-    return after[:1].isdigit() or not _abbreviations(code)[word[1]]
+        return True
+    return _abbreviations(code)[word[1]] and not after[:1].isdigit()
 
 
 @cache

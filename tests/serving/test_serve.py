@@ -224,6 +224,11 @@ def test_each_sentence_of_a_line_is_translated_by_itself(
     begun = server.translate(q=f"{a} {b}", prefix="They").json()["translatedText"]
     assert begun.startswith("They")
     assert begun.endswith(f" {best[b]}")
+    both = server.translate(q=f"{a} {b}", prefix="They go. We two", details=True).json()
+    [[_, first], [_, second]] = both["sentences"]
+    assert (first[:8], second[:6]) == ("They go.", "We two")
+    too_many = server.translate(q=f"{a} {b}", prefix="One. Two. Three", details=True).json()
+    assert [text.partition("e")[0] for _, text in too_many["sentences"]] == ["On", "Two. Thr"]
     whole = server.translate(q=f"{a} {b}", split_sentences=False, details=True).json()
     assert [src for src, _ in whole["sentences"]] == [f"{a} {b}"]
 
@@ -350,6 +355,9 @@ class Slow:
 
     def sentences(self, line: str) -> list[str]:
         return [line]
+
+    def beginnings(self, prefix: str, n: int) -> list[str]:
+        return [prefix] * n
 
     def require_short(self, text: str, *, prefix: str, number: int) -> None: ...
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies as st
 from made_runs import Scripts, scripted
 
 import inference
@@ -22,6 +23,7 @@ infer = scripted(inference.main)
         ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
         ("en", ["Mr. Ho left for Washington D.C. yesterday.", "See Fig. 3.", "No. 5 is alive."]),
         ("de", ["Am 3. Mai kam Dr. Roth.", "Er ging z. B. heim."]),
+        ("fr", ["Le vol de J\u00a0. Il est 15\u202fh\u202f30.", "Bon."]),
         ("zh_CN", ["你好。", "今天天气很好！"]),
         ("nowhere", ["One.", "Two?"]),
         ("fr", ["Sans point"]),
@@ -32,6 +34,14 @@ infer = scripted(inference.main)
 def test_a_line_is_cut_between_sentences_alone(language: str, sentences: list[str]) -> None:
     between = "" if language == "zh_CN" else "  "
     assert split_sentences(between.join(sentences), language) == sentences
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text("aDM.?!12 \u00a0\u202f\u2028\x85\n\t«»“\"'’()[]。…-é\u3000😀\u0301*•"))
+def test_no_text_is_lost(text: str) -> None:
+    for language in ("fr", "zh"):
+        found = split_sentences(text, language)
+        assert "".join("".join(found).split()) == "".join(text.split())
 
 
 def test_the_translations_of_sentences_are_joined_by_rank() -> None:
