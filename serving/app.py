@@ -288,12 +288,12 @@ class Service:
         where = "no model here" if name is None else f"not by {name}"
         raise HTTPException(400, f"{said}: {where}; there is: {', '.join(pairs)}")
 
-    def _bound(self, texts: Sequence[str], n_lines: int) -> None:
+    def _bound(self, texts: Sequence[str], n_sentences: int) -> None:
         """Raises HTTPException for more text than one request may have."""
         if (n := sum(map(len, texts))) > (most := self.limits.max_chars):
             raise HTTPException(413, f"{n:,} characters: at most {most:,} in a request")
-        if n_lines > (most := self.limits.max_waiting):
-            raise HTTPException(413, f"{n_lines:,} sentences: at most {most:,} in a request")
+        if n_sentences > (most := self.limits.max_waiting):
+            raise HTTPException(413, f"{n_sentences:,} sentences: at most {most:,} in a request")
 
     async def _in_time(self, request: Request, task: Task, items: Sequence[Any]) -> list[Any]:
         """A result for each item; cancelled if the client goes away or time runs out."""

@@ -2,7 +2,7 @@
 "use strict";
 
 const PAUSE = 250; // milliseconds without a key before a request goes out
-const MOST_LINES = 20; // sentences whose words are linked
+const MOST_LINKED = 20; // sentences
 const at = (id) => document.getElementById(id);
 const text = at("text");
 let models = [], most = 0, timer = 0, under_way = null;
@@ -124,7 +124,7 @@ function show(hypotheses) {
 // ------------------------------------------------------------------------------------- alignments
 
 async function link(pairs, here) {
-  for (const [src, tgt] of pairs.filter(([, t]) => t.trim()).slice(0, MOST_LINES)) {
+  for (const [src, tgt] of pairs.filter(([, t]) => t.trim()).slice(0, MOST_LINKED)) {
     // A translation stands where its words cannot be linked.
     const found = await ask("align", { src, tgt, model: chosen().name }, here.signal).catch(() => null);
     if (here !== under_way) return;
