@@ -41,8 +41,8 @@ MAY_CHANGE = (
     "data.corpus.root",
 )
 MAY_NOT_CHANGE = (
-    *(f"train.{name}" for name in ("seed", "precision", "ema_decay", "init_from", "init_model")),
-    "evaluate.choose_by",
+    *(f"train.{name}" for name in ("seed", "precision", "ema_decay", "freeze")),
+    *("train.init_from", "train.init_model", "evaluate.choose_by"),
 )
 # A part of a mixture: its folders may change, as those of a corpus alone.
 _PART = re.compile(r"(?<=^data\.corpus\.)parts\.\d+\.corpus\.")

@@ -404,6 +404,7 @@ class TrainConfig(Section, section="train"):
     # A run, checkpoint or Marian model: training starts with its weights and tokenizer.
     init_from: str | None = None
     init_model: bool = False  # also take its model section, but for what drops in training
+    freeze: tuple[str, ...] = ()  # weights that stay as they are, by name: "encoder.*", ...
     device: str = "auto"  # auto: CUDA where there is one
     # auto: bf16 where it is faster, else fp32; tf32: fp32, a GPU's products in TensorFloat-32
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"

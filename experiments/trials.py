@@ -49,10 +49,10 @@ CHECKPOINTS = "checkpoints/*_checkpoint_*.pt"  # of a run
 # Only on Linux: a signal to this process when the one that started it is killed.
 PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
 # Newer fields at the values that stand for what there was before.
-AS_BEFORE = (
+AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("evaluate", "choose_by", "loss"), ("evaluate", "every_steps", None)),
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
-    ("tokenizer", "quotes", "keep"),
+    *(("tokenizer", "quotes", "keep"), ("train", "freeze", [])),
 )
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 

@@ -191,13 +191,13 @@ def weights_cast(module: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def _weights_cast(module: nn.Module) -> Iterator[None]:
-    maps = [each for each in module.modules() if isinstance(each, Linear)]
-    device = maps[0].weight.device.type
-    if not torch.is_autocast_enabled(device):
+    maps = [m for m in module.modules() if isinstance(m, Linear) and m.weight.requires_grad]
+    if not maps or not torch.is_autocast_enabled(maps[0].weight.device.type):
         yield
         return
     parts = [[x for x in (each.weight, each.bias) if x is not None] for each in maps]
-    cast = iter(_Cast.apply(torch.get_autocast_dtype(device), *(x for two in parts for x in two)))
+    dtype = torch.get_autocast_dtype(maps[0].weight.device.type)
+    cast = iter(_Cast.apply(dtype, *(x for two in parts for x in two)))
     found = {id(each): [next(cast) for _ in two] for each, two in zip(maps, parts)}
     token = _cast.set(found)
     try:

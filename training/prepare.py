@@ -1,6 +1,8 @@
 """What a run needs before its first update: the batches, and the learner that they train."""
 
+import fnmatch
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +29,7 @@ from tokenizer.build import build_sampler
 from training.ema import WeightAverage
 from training.muon import hidden_maps
 from training.schedules import build_optimizer, build_scheduler
-from utils.errors import UserError
+from utils.errors import ConfigError, UserError
 from utils.machine import if_it_fits
 
 logger = logging.getLogger(__name__)
@@ -151,6 +153,24 @@ def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
             )
 
 
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude the weights of these names from training; "*" stands for any characters.
+
+    Raises ConfigError where a pattern names no weight, or all are excluded.
+    """
+    weights = dict(model.named_parameters(remove_duplicate=False))  # a tied one by either name
+    for pattern in patterns:
+        named = fnmatch.filter(weights, pattern)
+        if not named:
+            known = ", ".join(dict.fromkeys(f"{name.partition('.')[0]}.*" for name in weights))
+            rule = f"no weight has such a name; there are {known}"
+            raise ConfigError(f"train.freeze = {pattern!r}: {rule}, such as {[*weights][-1]}")
+        for name in named:
+            weights[name].requires_grad_(False)
+    if not any(weight.requires_grad for weight in weights.values()):
+        raise ConfigError(f"train.freeze = {', '.join(patterns)}: no weight is left to train")
+
+
 def build_learner(
     config: Config,
     tokenizer: BaseTokenizer,
@@ -169,6 +189,7 @@ def build_learner(
             f"model.d_ff = {shape.d_ff}, {shape.n_encoder_layers} and {shape.n_decoder_layers} "
             "layers; use a smaller model"
         )
+    freeze(model, config.train.freeze)
     decay = config.train.ema_decay
     average = None if decay is None else WeightAverage(model, decay)
     if config.train.compile:

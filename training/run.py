@@ -133,15 +133,18 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
             log = stack.enter_context(RunLog(run, first_step=progress.step))
-        size = sum(p.numel() for p in learner.model.parameters())
+        weights = list(learner.model.parameters())
+        size = sum(each.numel() for each in weights)
+        frozen = sum(each.numel() for each in weights if not each.requires_grad)
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
         values = {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}
         log.hyper_parameters(values)
         on, n_processes = f"{device.type}, {precision}", idist.get_world_size()
         logger.info(
-            f"{run.path}: {size:,} parameters, {data.n_pairs:,} pairs in {progress.epoch_length} "
-            f"updates an epoch, {on}{f', {n_processes} processes' if n_processes > 1 else ''}"
+            f"{run.path}: {size:,} parameters{f' ({frozen:,} frozen)' if frozen else ''}, "
+            f"{data.n_pairs:,} pairs in {progress.epoch_length} updates an epoch, "
+            f"{on}{f', {n_processes} processes' if n_processes > 1 else ''}"
             f"{start.origin}"
         )
         # Greedy, so that settings which need a larger beam do not matter.

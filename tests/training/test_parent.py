@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from configs.schema import Config, Marian, Subword
 from configs.serialize import apply_overrides, to_dict
 from tokenizer.build import load_tokenizer
 from training.prepare import Learner
-from training.start import as_parent, run_to_resume
+from training.start import MODELS, as_parent, run_to_resume
 from utils.errors import ConfigError, UserError
 
 
@@ -122,6 +123,33 @@ def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path
         changes = ["train.max_steps=none", "train.init_from=elsewhere", "name=other"]
         with pytest.raises(UserError, match=words):  # and not its name, which comes of --position
             run_here(apply_overrides(saved, changes), resume=stopped.path)
+
+
+def test_frozen_weights_stay_and_the_others_are_trained(
+    folder: Path, parent: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = "train.max_steps=3 train.ema_decay=0.5 train.precision=bf16 optim.optimizer=muon"
+    settings += " train.freeze=src_embedding.*,encoder.*.linear1.*,decoder.*.weight,output.*"
+    config = child_config(folder, parent, settings)
+    run = run_here(config).run
+    before, after = content(parent.best())["model"], content(run.newest())
+    kept = {n for n in before if re.match(r"(src_|output|decoder.*weight|encoder.*linear1)", n)}
+    for part in MODELS:
+        assert {name for name in before if same(before[name], after[part][name])} == kept
+    n_kept = sum(before[name].numel() for name in kept)
+    assert any(f" parameters ({n_kept:,} frozen), " in message for message in caplog.messages)
+    with pytest.raises(UserError, match=r"^train\.freeze = .* a run goes on as it began"):
+        run_here(apply_overrides(config, ["train.freeze="]), resume=run.path)
+
+
+def test_a_pattern_that_freezes_nothing_or_all_is_refused(folder: Path) -> None:
+    settings = "model.tie_embeddings=all train.freeze"
+    rule = r"'embed\*': no weight has such a name; there are src_embedding\.\*, tgt_embedding\.\*, "
+    with pytest.raises(ConfigError, match=rf"train\.freeze = {rule}.*, such as output\.weight"):
+        run_here(toy_config(folder, f"{settings}=tgt_*,embed*"))
+    with pytest.raises(ConfigError, match=r"freeze = \*code\*, output\.\*: no weight is left to "):
+        run_here(toy_config(folder, f"{settings}=*code*,output.*"))
 
 
 def test_auto_passes_over_a_run_whose_model_does_not_fit_the_data(
