@@ -439,6 +439,7 @@ class EvaluateConfig(Section, section="evaluate"):
     every_epochs: int = count(1)
     every_steps: int | None = count(None, le=MOST_STEPS)  # updates, in place of epochs
     choose_by: Literal["loss", "bleu"] = "loss"  # the best checkpoint, and the end by patience
+    also: tuple[str, ...] = ()  # more splits whose loss is logged
     bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never; by steps: at each validation
     bleu_sentences: int | None = count(500)  # the first of the split; None: all
     batch_size: int | None = number(None, ge=1, le=MOST_ROWS)  # None: 256 on CUDA, else 64

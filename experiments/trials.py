@@ -52,14 +52,14 @@ PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
 AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("evaluate", "choose_by", "loss"), ("evaluate", "every_steps", None)),
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
-    *(("tokenizer", "quotes", "keep"), ("train", "freeze", [])),
+    *(("tokenizer", "quotes", "keep"), ("train", "freeze", []), ("evaluate", "also", [])),
 )
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
 # These fields, `name` and `decode` do not change what a training learns.
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
-    "evaluate": ("batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
+    "evaluate": ("also", "batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
     "train": ("checkpoint_every_*", "cuda_graphs", "keep_*", "log_*", "runs_dir"),
 }
 

@@ -166,12 +166,13 @@ def copied(run: Run, folder: Path) -> Run:
     return Run(Path(shutil.copytree(run.path, folder / run.path.name)))
 
 
-def validation_loss(checkpoint: Path, batch_size: int) -> float:
+def validation_loss(checkpoint: Path, batch_size: int, split: str | None = None) -> float:
     """Of the weights in a file, evaluated as one that only translates would."""
     loaded = load_run(checkpoint)
     config, tokenizer = loaded.config, loaded.tokenizer
     corpus = build_corpus(config.data)
-    _, ids = load_split(config.data, corpus, corpus.validation, tokenizer, training=False)
+    split = split or corpus.validation
+    _, ids = load_split(config.data, corpus, split, tokenizer, training=False)
     evaluator = create_evaluator(
         loaded.model, pad_id=tokenizer.pad_id, device=torch.device("cpu"), dtype=torch.float32
     )

@@ -2,7 +2,7 @@
 
 import fnmatch
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Training batches; `fingerprint` of their text; validation batches, ids and text."""
+    """Training batches; `fingerprint` of their text; validation batches, ids and text; more ids."""
 
     loader: DataLoader[list[Batch]]
     n_pairs: int
@@ -46,6 +46,7 @@ class TrainingData:
     validation: DataLoader[Batch]
     validation_ids: TokenizedSplit
     validation_text: ParallelText
+    also: Mapping[str, TokenizedSplit]  # by split: evaluate.also
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def prepare_data(
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
     text, ids = read(corpus.train, training=True)
     validation_text, validation_ids = read(corpus.validation, training=False)
+    also = {name: read(name, training=False)[1] for name in config.evaluate.also}
     if rank == 0:
         idist.barrier()
     seed, resampler = config.train.seed, None
@@ -107,6 +109,7 @@ def prepare_data(
         validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_on(device)),
         validation_ids=validation_ids,
         validation_text=validation_text,
+        also=also,
     )
 
 
@@ -141,9 +144,12 @@ def end_workers(loader: DataLoader[list[Batch]]) -> None:
         iterator._shutdown_workers()
 
 
-def check_lengths(model: TranslationTransformer, ids: TokenizedSplit) -> None:
+def check_lengths(model: TranslationTransformer, *splits: TokenizedSplit) -> None:
     """Raises UserError where a validation pair is longer than the scheme allows: now, not later."""
-    longest: dict[Side, int] = {"source": ids.src_lengths.max(), "target": ids.tgt_lengths.max()}
+    longest: dict[Side, int] = {
+        "source": max(ids.src_lengths.max() for ids in splits),
+        "target": max(ids.tgt_lengths.max() for ids in splits),
+    }
     for side, length in longest.items():
         bound = model.scheme.bounds.get(side)
         if bound is not None and length > bound.length:
@@ -169,6 +175,12 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             weights[name].requires_grad_(False)
     if not any(weight.requires_grad for weight in weights.values()):
         raise ConfigError(f"train.freeze = {', '.join(patterns)}: no weight is left to train")
+
+
+def count_weights(model: nn.Module) -> tuple[int, int]:
+    """The numbers of all weights and of those that are not trained."""
+    sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+    return sum(n for n, _ in sizes), sum(n for n, trained in sizes if not trained)
 
 
 def build_learner(

@@ -26,7 +26,7 @@ from training.faults import BadUpdates, remedies_named, text_fits
 from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, after_updates, attach_log, attach_progress
 from training.log import RunLog
-from training.prepare import build_learner, check_lengths, end_workers, prepare_data
+from training.prepare import build_learner, check_lengths, count_weights, end_workers, prepare_data
 from training.processes import process_device, require_alike
 from training.saving import Checkpoints, checkpoint_parts, score
 from training.schedules import PlateauLR, warn_of_warm_up
@@ -83,7 +83,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             # Tokenizer and ids are made of one text, which is read and cleaned once.
             corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
             if idist.get_rank() == 0:
-                read(corpus.validation)  # a missing file is reported before the work begins
+                for split in (corpus.validation, *config.evaluate.also):
+                    read(split)  # a missing file is reported before the work begins
             with text_fits():
                 tokenizer = start.tokenizer(corpus)
                 data = prepare_data(config, corpus, tokenizer, device=device.type)
@@ -96,7 +97,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
             )
-            check_lengths(learner.model, data.validation_ids)
+            check_lengths(learner.model, data.validation_ids, *data.also.values())
             trainer = create_trainer(
                 learner,
                 config.optim,
@@ -133,9 +134,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
             log = stack.enter_context(RunLog(run, first_step=progress.step))
-        weights = list(learner.model.parameters())
-        size = sum(each.numel() for each in weights)
-        frozen = sum(each.numel() for each in weights if not each.requires_grad)
+        size, frozen = count_weights(learner.model)
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
         values = {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}

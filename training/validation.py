@@ -12,7 +12,7 @@ from pictures.attention import attention_grid, attention_maps
 from pictures.text import MOST_TOKENS
 from training.faults import NonFiniteError
 from training.log import RunLog
-from training.prepare import TrainingData
+from training.prepare import TrainingData, validation_loader
 from translation.metrics import sacrebleu_score
 from translation.translator import Translator
 
@@ -33,9 +33,15 @@ class Validation:
     step: int | None = None  # the last update that was followed by a validation
     # (source, reference, translation) of the pairs of this validation; empty where not due.
     rows: list[tuple[str, str, str]] = field(default_factory=list)
+    also: dict[str, float] = field(default_factory=dict)  # the losses of further splits
 
     def loss(self) -> float:
         """The loss of all pairs. Raises NonFiniteError where it is no number."""
+        size = self.config.evaluate.batch_on(self.translator.searcher.device.type)
+        for name, ids in self.data.also.items():
+            loader = validation_loader(ids, self.translator.tokenizer, size)
+            self.also[name] = self.evaluator.run(loader).metrics["loss"]
+        # Last, for its figures stay the evaluator's.
         loss = self.evaluator.run(self.data.validation).metrics["loss"]
         if not math.isfinite(loss):
             raise NonFiniteError(
@@ -65,6 +71,8 @@ class Validation:
         when = f", step {step}" if self.config.evaluate.every_steps else ""
         said = f"epoch {epoch}{when}: validation loss {figures['loss']:.4f}"
         said += f", accuracy {figures['accuracy']:.4f}"
+        said += "".join(f", loss of {name} {loss:.4f}" for name, loss in self.also.items())
+        figures |= {f"loss_{name}": loss for name, loss in self.also.items()}
         if self.rows:
             figures["bleu"] = metrics["bleu"]
             said += f", BLEU {figures['bleu']:.2f} (greedy, {len(self.rows)} sentences)"

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from ignite.engine import Engine, Events
 from tiny_models import tiny_config
 from torch import Tensor, nn
-from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config
+from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config, validation_loss
 from updates import (
     CPU,
     EOS,
@@ -519,6 +519,30 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
         run_here(toy_config(tmp_path))
     assert ended.value.code == 128 + signal.SIGTERM
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_the_loss_of_more_splits_is_logged_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    plain = run_here(toy_config(tmp_path)).run
+    run = run_here(toy_config(tmp_path, "evaluate.also=valid,test")).run
+    log = log_of(run, "validation")
+    for figures in log.values():
+        assert figures["loss_valid"] == figures["loss"] != figures["loss_test"]
+    last = log[max(log)]["loss_test"]
+    assert last == pytest.approx(validation_loss(run.newest(), 64, "test"), rel=1e-6)
+    assert any(f", loss of test {last:.4f}" in each for each in caplog.messages)
+    more = "loss_test", "loss_valid"
+    assert log_of(plain, "validation") == {
+        step: {key: value for key, value in figures.items() if key not in more}
+        for step, figures in log.items()
+    }
+    names = [{file.name for file in each.checkpoints.iterdir()} for each in (plain, run)]
+    assert names[0] == names[1]
+    with pytest.raises(UserError, match=r"neither .*none_such\.fr nor none_such\.fr\.gz exists"):
+        run_here(toy_config(tmp_path, f"evaluate.also=none_such data.cache_dir={tmp_path}/other"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_beam_that_no_batch_of_the_evaluation_leaves_room_for_does_not_matter(
