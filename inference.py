@@ -175,7 +175,7 @@ class Doubts:
     def __init__(self, loaded: LoadedRun, most: int, where: str) -> None:
         self.loaded, self.most, self.where = loaded, most, where
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
-        self.shortened = 0
+        self.shortened = self.in_capitals = 0
 
     def watch(self, number: int, n_tokens: int) -> None:
         """Raises UserError for too many tokens."""
@@ -186,15 +186,19 @@ class Doubts:
             self.long.append(n_tokens)
 
     def compare(self, items: Iterable[Translated]) -> None:
-        """Count the translations of fewer sentences."""
-        from translation.sentences import split_sentences
+        """Count the translations of fewer sentences, and those of text in capitals."""
+        from translation.sentences import lower_capitals, split_sentences
 
         data = self.loaded.config.data
         for item in items:
             n = len(split_sentences(item.src, data.src_lang))
+            self.in_capitals += lower_capitals(item.src) != item.src
             self.shortened += n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
 
     def tell(self) -> None:
+        if self.in_capitals:
+            warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences translates them"
+            print(f"warning: {warning} as if they were not", file=sys.stderr)
         if self.shortened:
             warning = "lines of several sentences with fewer in the translation: "
             warning += f"{self.shortened:,}; --split_sentences translates each sentence by itself"

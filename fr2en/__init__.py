@@ -7,7 +7,7 @@
 
 from translation.alignment import Alignment, HeadChoice
 from translation.answers import Attention, Hypothesis, TokenScores, Translation
-from translation.sentences import split_sentences
+from translation.sentences import lower_capitals, split_sentences
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -20,5 +20,6 @@ __all__ = [
     "Translation",
     "Translator",
     "UserError",
+    "lower_capitals",
     "split_sentences",
 ]

@@ -110,7 +110,8 @@ class Service:
 
         `prefix`, as many texts, gives the beginnings of the translations, line by line. Each
         sentence of a line is translated by itself, unless `split_sentences` is false; those of a
-        prefix are dealt out to them.
+        prefix are dealt out to them. One in capitals is translated as if it were not, and its
+        translation put in capitals.
         """
         asked = await self._asked(request)
         name, several = self._model_for(asked), isinstance(asked.get("q"), list)

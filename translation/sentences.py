@@ -1,4 +1,4 @@
-"""Sentences of running text, for models that translate one sentence at a time."""
+"""Running text for models of single sentences: lines are cut, and capitals lowered."""
 
 import re
 from collections.abc import Sequence
@@ -32,6 +32,14 @@ def split_sentences(text: str, language: str) -> list[str]:
         spoken = spoken or re.search(r"[^\W\d_]", text[cut:end]) is not None  # has a letter
     found.append(text[start:])
     return [piece.strip() for piece in found if piece.strip()] or [text]
+
+
+def lower_capitals(text: str) -> str:
+    """A text all in capitals as it is written elsewhere, beginning with one; others as they are."""
+    letter = r"[^\W\d_]"
+    if not re.search(letter * 2, text) or not all(map(str.isupper, re.findall(letter, text))):
+        return text
+    return re.sub(letter, lambda first: first[0].upper(), text.lower(), count=1)
 
 
 def separator(language: str) -> str:

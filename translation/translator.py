@@ -33,7 +33,7 @@ from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch, in_batches, limits_of, pad_sources
-from translation.sentences import join_candidates, split_sentences
+from translation.sentences import join_candidates, lower_capitals, split_sentences
 from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import in_float32, own_modes, resolve_device
@@ -198,7 +198,8 @@ class Translator:
         and tokens before any line of the chunk is translated. prefixes: see `translate`; if there
         are not as many as lines, UserError is raised in place of the last chunk. sentences_of: the
         sources' language; each sentence of a line is translated by itself, without prefixes, and
-        the translations are joined.
+        the translations are joined. One in capitals is translated as if it were not, and its
+        translation put in capitals.
         """
         pairs: Iterator[tuple[str, str]] = ((line, "") for line in lines)
         if prefixes is not None:
@@ -210,33 +211,43 @@ class Translator:
             if sentences_of is not None:
                 parts = [split_sentences(text, sentences_of) for text in texts]
                 begun = [""] * sum(map(len, parts))
+            flat = list(itertools.chain(*parts))
+            plain = flat if sentences_of is None else list(map(lower_capitals, flat))
             places = [number for number, part in enumerate(parts, start=done + 1) for _ in part]
-            sources = self.encode([*itertools.chain(*parts)])
+            sources = self.encode(plain)
             for number, ids in zip(places, sources):
                 watch(number, len(ids))
             best: list[Candidate | None] = [None] * len(texts)
             beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                found = self._of_lines(parts, sources, begun, greedy=True, first=first)
+                found = self._of_lines(parts, plain, sources, begun, greedy=True, first=first)
                 best = [candidates[0] for candidates in found]
             if beam:
-                beams = self._of_lines(parts, sources, begun, greedy=False, first=first)
+                beams = self._of_lines(parts, plain, sources, begun, greedy=False, first=first)
             done, first = done + len(texts), first + len(sources)
             yield list(map(Translated, texts, best, beams))
 
     def _of_lines(
         self,
         parts: Sequence[Sequence[str]],
+        plain: Sequence[str],
         sources: Sequence[Sequence[int]],
         prefixes: Sequence[str],
         *,
         greedy: bool,
         first: int,
     ) -> list[list[Candidate]]:
-        """The candidates of each line, best first, from those of the sentences in it."""
-        flat = list(itertools.chain(*parts))
-        found = self._find(flat, sources, prefixes, self.decode, greedy=greedy, first=first)
-        each = iter([self._candidates(of_one) or [NOTHING] for of_one in found])
+        """The candidates of each line, best first, from those of the sentences in it.
+
+        `plain` are the sentences as they were encoded: where one is not as in its line, that is in
+        capitals, and so are its candidates.
+        """
+        found = self._find(plain, sources, prefixes, self.decode, greedy=greedy, first=first)
+        candidates = [self._candidates(of_one) or [NOTHING] for of_one in found]
+        each = (
+            of_one if text == small else [replace(c, text=c.text.upper()) for c in of_one]
+            for text, small, of_one in zip(itertools.chain(*parts), plain, candidates)
+        )
         of_lines = (list(itertools.islice(each, len(part))) for part in parts)
         return [join_candidates(of_line, self.searcher.language) for of_line in of_lines]
 

@@ -9,7 +9,7 @@ from made_runs import Scripts, scripted
 
 import inference
 from translation.answers import Candidate
-from translation.sentences import join_candidates, split_sentences
+from translation.sentences import join_candidates, lower_capitals, split_sentences
 from translation.translator import Translator
 from utils.lines import as_line
 
@@ -42,6 +42,40 @@ def test_no_text_is_lost(text: str) -> None:
     for language in ("fr", "zh"):
         found = split_sentences(text, language)
         assert "".join("".join(found).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "lowered"),
+    [
+        ("« L'ÉTÉ À PARIS, EN 2024 »", "« L'été à paris, en 2024 »"),
+        ("ÀÉ", "Àé"),
+        ("L'ONU ET l'UE", None),  # l
+        ("M. X.", None),  # no word
+        ("B-52, 12 Nº", None),
+        ("我爱 USA", None),  # letters that have no case
+        ("", None),
+    ],
+)
+def test_only_a_text_all_in_capitals_is_lowered(text: str, lowered: str | None) -> None:
+    assert lower_capitals(text) == (text if lowered is None else lowered)
+
+
+def test_a_sentence_in_capitals_is_translated_as_if_it_were_not(
+    infer: Scripts, trained_run: Path
+) -> None:
+    line = "LE CHAT DORT. Le chien mange."
+    translator = Translator.load(trained_run, device="cpu")
+    both = translator.translate(["Le chat dort.", "Le chien mange."])
+    shouted, said = (as_line(each.text).strip() for each in both)
+    text = ("--model_path", trained_run, "--search", "beam", "--src_text")
+    found = json.loads(infer(*text, line, "--split_sentences", "--json").out)
+    assert shouted != shouted.upper()
+    assert found["beam"][0]["text"] == f"{shouted.upper()} {said}"
+    told = "warning: lines in capitals: 1; --split_sentences translates them as if they were not\n"
+    ended = infer(*text, "LE CHAT", "--src_text", "Le CHAT", "--json")
+    assert ended.err == told
+    as_it_is = translator.translate("LE CHAT").text
+    assert json.loads(ended.out.splitlines()[0])["beam"][0]["text"] == as_it_is
 
 
 def test_the_translations_of_sentences_are_joined_by_rank() -> None:
