@@ -112,8 +112,8 @@ def data_parts(
 ) -> tuple[dict[str, Callable[[int], object]], TokenizedSplit]:
     """The functions to run in each round, by name, and the ids of the text."""
     languages = {"src_lang": config.data.src_lang, "tgt_lang": config.data.tgt_lang}
-    texts = [*text.src, *text.tgt]
-    make = partial(build_tokenizer, config.tokenizer, lambda: texts, **languages)
+    sides = text.src, text.tgt
+    make = partial(build_tokenizer, config.tokenizer, lambda: sides, **languages)
     seen = make()
     seen.save(work / "tokenizer")
 

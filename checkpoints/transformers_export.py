@@ -25,6 +25,7 @@ from models.decoding.hypothesis import never_generated
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
+from tokenizer.separate import SeparateTokenizer
 from tokenizer.subword import CONFIG_FILE, FILE, SubwordTokenizer
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
@@ -106,6 +107,11 @@ def _require_equal(config: ModelConfig, tokenizer: BaseTokenizer) -> None:
                 f"Pegasus have {' or '.join(map(repr, values))}; --format safetensors takes "
                 "every model"
             )
+    if isinstance(tokenizer, SeparateTokenizer):
+        raise UserError(
+            "separate vocabularies (tokenizer.joint = False) cannot be exported to transformers: "
+            "its AutoTokenizer reads one; --format safetensors takes every model"
+        )
     if config.norm == "pre" and not tokenizer.shared_vocab:
         raise UserError(
             "a pre-norm model with two vocabularies cannot be exported to transformers: its "

@@ -73,18 +73,20 @@ class ModelConfig(Section, section="model"):
 
 
 class Subword(Section, kind="subword", section="tokenizer"):
-    """A joint subword vocabulary trained on both sides of the training split.
+    """A subword vocabulary trained on both sides of the training split, or one for each side.
 
     sampling > 0 draws the segmentation of the training split anew in each epoch. For "bpe" it is
     the probability that a merge is left out (BPE-dropout, Provilkov et al. 2020). For "unigram" it
     is the exponent of the model's probabilities (Kudo 2018): the smaller, the more random.
     quotes="straight" reads curly quotes and apostrophes as straight ones, in training and after.
+    joint=False trains two vocabularies of vocab_size pieces, each on its own language alone.
     """
 
     algorithm: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = number(8000, ge=64, lt=2**20)
     sampling: float = number(0.0, ge=0, le=HUGE)
     quotes: Literal["keep", "straight"] = "keep"
+    joint: bool = True
 
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:
@@ -532,9 +534,13 @@ class Config(Section):
         self._check_name("name", "_-.")  # it begins the name of a folder
         if not self.name.strip("."):
             self._fail("name", "letters, digits, _ or - besides the dots")
-        if self.data.directions == "both" and isinstance(self.tokenizer, Marian):
-            rule = 'one vocabulary must segment both languages: use tokenizer = "subword"'
-            self._fail("data.directions", rule)
+        apart = isinstance(self.tokenizer, Subword) and not self.tokenizer.joint
+        if self.data.directions == "both" and (apart or isinstance(self.tokenizer, Marian)):
+            remedy = "set tokenizer.joint=true" if apart else 'use tokenizer = "subword"'
+            self._fail("data.directions", f"one vocabulary must segment both languages: {remedy}")
+        if self.model.tie_embeddings == "all" and apart:
+            rule = "tokenizer.joint = False gives each language a vocabulary of its own"
+            self._fail("model.tie_embeddings", f"{rule}: set model.tie_embeddings=target")
         sides: list[tuple[str, Side]] = [
             ("data", "source"),
             ("data", "target"),

@@ -22,7 +22,7 @@ class Resampler:
 
     text: ParallelText
     ids: TokenizedSplit
-    sampler: Sampler
+    samplers: tuple[Sampler, Sampler]  # source and target
     seed: int
     max_len: int
 
@@ -32,7 +32,8 @@ class Resampler:
         for row in rows:
             rng = np.random.default_rng([self.seed, epoch, row, STREAM])
             line = self.ids.kept[row]
-            drawn = [self.sampler(text[line], rng) for text in (self.text.src, self.text.tgt)]
+            sides = zip(self.samplers, (self.text.src, self.text.tgt))
+            drawn = [sampler(text[line], rng) for sampler, text in sides]
             if max(map(len, drawn)) > self.max_len:
                 drawn = [self.ids.src(row).tolist(), self.ids.tgt(row).tolist()]
             src.add(drawn[0])

@@ -52,7 +52,8 @@ PRCTL, PR_SET_PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1
 AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("evaluate", "choose_by", "loss"), ("evaluate", "every_steps", None)),
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
-    *(("tokenizer", "quotes", "keep"), ("train", "freeze", []), ("evaluate", "also", [])),
+    *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
+    *(("train", "freeze", []), ("evaluate", "also", [])),
 )
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 

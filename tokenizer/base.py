@@ -26,6 +26,8 @@ class BaseTokenizer(ABC):
     src_vocab_size: int
     tgt_vocab_size: int
     shared_vocab: bool  # an id means the same piece on both sides, so that embeddings can be tied
+    src_lang: str | None = None  # the languages, where it serves one direction alone
+    tgt_lang: str | None = None
 
     @abstractmethod
     def encode_src_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -54,6 +56,17 @@ class BaseTokenizer(ABC):
     def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces behind target ids; as for source ids where the vocabulary is shared."""
         return self.src_pieces(ids)
+
+    def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
+        """Raises UserError where it is for another direction of translation."""
+        wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
+        # Only two-letter codes are compared: some models say "fra", "eng" or a group of languages.
+        comparable = all(code is not None and len(code) == 2 for code in wanted + found)
+        if comparable and wanted != found:
+            raise UserError(
+                f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
+                "give one of this direction or change data.src_lang, data.tgt_lang"
+            )
 
     def encode_src(self, text: str) -> list[int]:
         return self.encode_src_batch([text])[0]

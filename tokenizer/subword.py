@@ -1,4 +1,4 @@
-"""A joint subword vocabulary (BPE or Unigram), trained on both languages by `tokenizers`."""
+"""A subword vocabulary (BPE or Unigram), by default of both languages, trained by `tokenizers`."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ class SubwordTokenizer(BaseTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Subword) -> Self:
-        """Train on the texts of both languages; they may give fewer pieces than config.vocab_size.
+        """Train on texts of one language or both, which may give fewer pieces than vocab_size.
 
         Raises UserError if there is no text, and for text that is not Unicode.
         """
@@ -140,9 +140,9 @@ class SubwordTokenizer(BaseTokenizer):
         return tokenizer
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, prefix: str = "") -> Self:
         """Read what `save` wrote. Raises UserError where it is missing or damaged."""
-        path = folder / FILE
+        path = folder / f"{prefix}{FILE}"
         try:
             backend = Tokenizer.from_str(path.read_text("utf-8"))
         except Exception as error:  # the library raises bare Exception

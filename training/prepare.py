@@ -25,7 +25,7 @@ from models.loss import Exponentials, exponentials
 from models.positional_encodings.base import Side
 from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
-from tokenizer.build import build_sampler
+from tokenizer.build import build_samplers
 from training.ema import WeightAverage
 from training.muon import hidden_maps
 from training.schedules import build_optimizer, build_scheduler
@@ -88,8 +88,8 @@ def prepare_data(
     if rank == 0:
         idist.barrier()
     seed, resampler = config.train.seed, None
-    if (sampler := build_sampler(config.tokenizer, tokenizer)) is not None:
-        resampler = Resampler(text, ids, sampler, seed=seed, max_len=config.data.max_len)
+    if (samplers := build_samplers(config.tokenizer, tokenizer)) is not None:
+        resampler = Resampler(text, ids, samplers, seed=seed, max_len=config.data.max_len)
     return TrainingData(
         loader=make_train_loader(
             ids,

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,10 +113,10 @@ class Start:
         return load_tokenizer(self.run.tokenizer)
 
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
-        def texts() -> list[str]:
+        def texts() -> tuple[Sequence[str], Sequence[str]]:
             text = corpus.load(corpus.train)
             logger.info(f"{corpus.train}: learning the tokenizer from {len(text):,} pairs")
-            return [*text.src, *text.tgt]
+            return text.src, text.tgt
 
         data = self.config.data
         return build_tokenizer(
@@ -302,7 +302,8 @@ def as_parent(config: Config, parent: Config) -> Config:
         if isinstance(tokenizer, Saved):
             remedy += f", or tokenizer.kind=saved and tokenizer.sampling={sampling:g}"
         raise ConfigError(f"{what}, but {why}: {remedy}")
-    if config.data.directions == "both" and isinstance(tokenizer, Marian):
+    apart = isinstance(tokenizer, Marian) or not getattr(tokenizer, "joint", True)
+    if config.data.directions == "both" and apart:
         why = "the tokenizer of train.init_from has a vocabulary for each language"
         raise ConfigError(f"data.directions = 'both': {why}: set data.directions=forward")
     if not isinstance(tokenizer, Marian):

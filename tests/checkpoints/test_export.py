@@ -43,6 +43,7 @@ from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import load_tokenizer
 from tokenizer.marian import FrEnTokenizer
+from tokenizer.separate import SeparateTokenizer
 from tokenizer.subword import SubwordTokenizer
 from translation.loading import load_run
 from translation.search import pad_sources
@@ -271,6 +272,15 @@ def test_a_vocabulary_that_starts_from_padding(marian_folder: Path, tmp_path: Pa
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["decoder_start_token"], written["eos_token"]) == ("<pad>", "</s>")
     assert written["layer_norm_epsilon"] == 1e-5
+    check_equal(exported)
+
+
+def test_each_side_has_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+    config = Subword(vocab_size=64, joint=False)
+    sides = (SubwordTokenizer.train(side, config) for side in (TEXTS[:2], TEXTS[2:]))
+    tokenizer = SeparateTokenizer(*sides, src_lang="fr", tgt_lang="en")
+    exported = Exported(config_of(position=Rope()), tokenizer, tmp_path / "out")
+    assert exported.model.src_embedding.weight.shape != exported.model.output.weight.shape
     check_equal(exported)
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ctranslate2
 import pytest
@@ -36,6 +36,7 @@ from configs import schema
 from configs.schema import Config, DecodeConfig, Sinusoidal, Subword
 from tokenizer.base import BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
+from tokenizer.separate import SeparateTokenizer
 from tokenizer.subword import SubwordTokenizer
 from translation.loading import load_run
 from translation.search import BatchSearch, pad_sources
@@ -445,6 +446,20 @@ def test_what_has_no_equal_is_refused_by_name(
     with pytest.raises(UserError, match=f"^{said} cannot be exported to transformers: its "):
         write_transformers(tiny_model(vocab=two, **changes), config, two, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_two_vocabularies_of_subwords_are_refused(
+    norm: str, tokenizers: dict[str, BaseTokenizer], tmp_path: Path
+) -> None:
+    bpe = cast(SubwordTokenizer, tokenizers["bpe"])
+    two: Any = SeparateTokenizer(bpe, bpe, src_lang="fr", tgt_lang="en")
+    words = (
+        r"^separate vocabularies .tokenizer\.joint = False. cannot .* --format safetensors takes"
+    )
+    with pytest.raises(UserError, match=words):
+        Exported(tmp_path / "out", two, torch.float32, norm=norm)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_ctranslate2_has_no_equal_of_two_vocabularies(marian_folder: Path, tmp_path: Path) -> None:

@@ -153,6 +153,14 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("optim.schedule=xlnet", "optim.schedule = 'xlnet' .. cosine, plateau"),
         ("data.corpus.test=", "'data.corpus.test' .. belongs to data.corpus=files"),
         ("tokenizer.path=x", "(subword) .. path belongs to tokenizer=saved"),
+        (
+            "tokenizer.joint=false, data.directions=both",
+            "data.directions = 'both': .. set tokenizer.joint=true",
+        ),
+        (
+            "model.tie_embeddings=all, tokenizer.joint=false",
+            "model.tie_embeddings = 'all': tokenizer.joint = False .. tie_embeddings=target",
+        ),
         ("tokenizer=saved, tokenizer.sampling=-1", "tokenizer.sampling = -1.0: .. >= 0"),
         ("data.corpus.root=x", "(phrasebook) .. root belongs to data.corpus=files"),
         ("data.tgt_lang=fr", "data.tgt_lang = 'fr' .. data.src_lang"),

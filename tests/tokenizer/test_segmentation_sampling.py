@@ -20,7 +20,7 @@ from data.batching import Batch, make_train_loader
 from data.cache import TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.resampling import Resampler
-from tokenizer.build import build_sampler, build_tokenizer
+from tokenizer.build import build_samplers, build_tokenizer
 from tokenizer.sampling import BpeDropout, Ids, UnigramSampling
 from tokenizer.subword import SubwordTokenizer
 from utils.errors import ConfigError
@@ -88,12 +88,12 @@ def test_a_draw_repeats_with_its_numbers_whatever_is_remembered(
 
 def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:
     config = Subword(vocab_size=400, sampling=0.1)
-    sampled = build_tokenizer(config, lambda: FRENCH + ENGLISH, src_lang="fr", tgt_lang="en")
+    sampled = build_tokenizer(config, lambda: (FRENCH, ENGLISH), src_lang="fr", tgt_lang="en")
     assert sampled.fingerprint() == trained().fingerprint()
     assert sampled.encode_src_batch(FRENCH) == trained().encode_src_batch(FRENCH)
-    assert build_sampler(config, sampled) is not None
+    assert build_samplers(config, sampled) is not None
     for without in (Subword(vocab_size=400), Marian()):
-        assert build_sampler(without, sampled) is None
+        assert build_samplers(without, sampled) is None
 
 
 def test_a_probability_of_one_is_refused_for_bpe_alone() -> None:
@@ -112,8 +112,10 @@ def test_a_saved_tokenizer_draws_as_it_would_where_it_was_trained(
     config = Saved(path=str(tmp_path), sampling=strength)
     saved = build_tokenizer(config, list, src_lang="fr", tgt_lang="en")
     assert saved.fingerprint() == trained(algorithm).fingerprint()
-    ours, theirs = build_sampler(config, saved), trained(algorithm).sampler(strength)
-    drawn = [[sampler(text, rng_of(1)) for text in FRENCH] for sampler in (ours, theirs)]
+    samplers = build_samplers(config, saved)
+    assert samplers is not None
+    both = samplers[0], trained(algorithm).sampler(strength)
+    drawn = [[sampler(text, rng_of(1)) for text in FRENCH] for sampler in both]
     assert drawn[0] == drawn[1] != trained(algorithm).encode_src_batch(FRENCH)
 
 
@@ -183,7 +185,8 @@ def test_unigram_sampling_has_the_posterior_to_the_power_of_alpha(alpha: float) 
 def training(folder: Path, *, max_len: int = 60) -> tuple[TokenizedSplit, Resampler]:
     text = ParallelText(FRENCH, ENGLISH)
     ids = tokenize_split(text, trained(), max_len=max_len, too_long="drop", cache_dir=folder)
-    return ids, Resampler(text, ids, trained().sampler(0.3), seed=3, max_len=max_len)
+    samplers = (trained().sampler(0.3),) * 2
+    return ids, Resampler(text, ids, samplers, seed=3, max_len=max_len)
 
 
 def epoch_of(

@@ -88,6 +88,8 @@ def test_it_begins_with_the_parents_best_weights_and_tokenizer(
     both = replace(mine, data=replace(mine.data, directions="both"))
     with pytest.raises(ConfigError, match="init_from has a vocabulary for each language: set data"):
         as_parent(replace(both, tokenizer=replace(mine.tokenizer, sampling=0.0)), other)
+    with pytest.raises(ConfigError, match="init_from has a vocabulary for each language: set data"):
+        as_parent(both, Config(tokenizer=Subword(joint=False)))
 
 
 def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent: Run) -> None:

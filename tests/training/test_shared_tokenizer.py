@@ -18,6 +18,8 @@ from configs.schema import Config, Marian, Saved, Subword
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from tokenizer.marian import FrEnTokenizer
+from tokenizer.separate import SeparateTokenizer
+from tokenizer.subword import SubwordTokenizer
 from training.start import as_parent
 from utils.errors import ConfigError
 
@@ -118,8 +120,11 @@ MISTAKES = [
     ("cut", "", "cannot read the tokenizer .*; give another run's"),
     ("bpe", "tokenizer.sampling=1", "^tokenizer.sampling = 1.0: a probability below 1, for the"),
     ("marian", "tokenizer.sampling=0.1", "^tokenizer.sampling = 0.1: a Marian tokenizer draws no"),
+    ("separate", "model.tie_embeddings=all", "has separate vocabularies: set model.tie_emb"),
+    ("separate", "data.directions=both", "segments each language by itself: set data.directions"),
     ("marian", "data.directions=both", "segments each language by itself: set data.directions=f"),
     ("marian", "data.src_lang=en data.tgt_lang=fr", " is for fr -> en, the data is en -> fr: "),
+    ("separate", "data.src_lang=en data.tgt_lang=fr", " is for fr -> en, the data is en -> fr: "),
 ]
 
 
@@ -138,6 +143,8 @@ def test_one_that_cannot_be_had_is_told_before_there_is_a_folder(
     shutil.copytree(first.path, tmp_path / "cut")
     (tmp_path / "cut/tokenizer/tokenizer.json").unlink()
     FrEnTokenizer(marian_folder).save(tmp_path / "marian")
+    bpe, pair = SubwordTokenizer.load(first.tokenizer), {"src_lang": "fr", "tgt_lang": "en"}
+    SeparateTokenizer(bpe, bpe, **pair).save(tmp_path / "separate")
     path = {"": "", "corpus": toy_corpus(folder)}.get(name, tmp_path / name)
     settings = f"tokenizer=saved tokenizer.path={path} train.runs_dir={tmp_path / 'runs'} {changes}"
     arguments = [part for text in settings.split() for part in ("--set", text)]
