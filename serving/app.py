@@ -21,7 +21,7 @@ from starlette.routing import Route
 from serving.batcher import Batcher, Full
 from serving.measures import Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
-from translation.sentences import separator
+from translation.sentences import lower_capitals, separator
 from utils.errors import UserError
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
@@ -134,13 +134,19 @@ class Service:
         items: list[tuple[str, str]] = []
         for number, ((_, prefix), part) in enumerate(zip(pairs, parts)):
             for sentence, begins in zip(part, model.beginnings(prefix, len(part))):
-                model.require_short(sentence, prefix=begins, number=number)
-                items.append((sentence, begins))
+                small = lower_capitals(sentence)
+                begins = begins if small == sentence else lower_capitals(begins)
+                model.require_short(small, prefix=begins, number=number)
+                items.append((small, begins))
         search = asked.get("search", model.searches[0])
         if search not in model.searches:
             raise HTTPException(400, f"search {search!r}: one of {', '.join(model.searches)}")
         task = Task(name, "translate", search, 1 + n_more)
-        found = await self._in_time(request, task, items)
+        found, sentences = await self._in_time(request, task, items), list(itertools.chain(*parts))
+        found = [
+            each if small == sentence else [{**h, "text": h["text"].upper()} for h in each]
+            for sentence, (small, _), each in zip(sentences, items, found)
+        ]
         each, between = iter(found), separator(model.tgt_lang)
         of_lines = iter([_joined([next(each) for _ in part], between) for part in parts])
         ranked = [_joined([next(of_lines) for _ in text])[: 1 + n_more] for text in lines]
@@ -149,7 +155,7 @@ class Service:
             answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
         if detailed:
             answer["hypotheses"] = ranked
-            best = iter([[src, tgt[0]["text"]] for (src, _), tgt in zip(items, found)])
+            best = iter([[src, tgt[0]["text"]] for src, tgt in zip(sentences, found)])
             sizes = iter(map(len, parts))
             counts = [sum(next(sizes) for _ in text) for text in lines]
             answer["sentences"] = [list(itertools.islice(best, n)) for n in counts]
@@ -174,9 +180,10 @@ class Service:
             raise HTTPException(400, "src and tgt: give a sentence and its translation")
         self._bound(pair, 1)
         self.models[name].require_attention()
-        self.models[name].require_short(pair[0], tgt=pair[1])
-        [found] = await self._in_time(request, Task(name, "align"), [pair])
-        return JSONResponse(found)
+        small = list(map(lower_capitals, pair))
+        self.models[name].require_short(small[0], tgt=small[1])
+        [found] = await self._in_time(request, Task(name, "align"), [small])
+        return JSONResponse({**found, "src": pair[0].split(), "tgt": pair[1].split()})
 
     async def explore(self, request: Request) -> Response:
         """The explorer's page of a sentence: ?text=...&model=..."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from explorer.page import page
 from explorer.trace import trace
 from translation.loading import LoadedRun
-from translation.sentences import lower_capitals, separator, split_sentences
+from translation.sentences import separator, split_sentences
 from translation.translator import Translator
 from utils.errors import UserError
 from utils.lines import as_line
@@ -96,26 +96,19 @@ class Served:
             return [page([trace(self.loaded, self.translator, task.text)])] * len(items)
         if task.kind == "align":
             sources, targets = map(list, zip(*items))
-            lowered = [[lower_capitals(text) for text in side] for side in (sources, targets)]
-            linked = self.translator.align(lowered[0], lowered[1])
-            return [
-                {"src": src.split(), "tgt": tgt.split(), "pairs": each.links}
-                for src, tgt, each in zip(sources, targets, linked)
-            ]
+            linked = self.translator.align(sources, targets)
+            return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
         decode = self.translator.decode
         n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
         if decode.mbr:  # equal texts are made one
             n_best = max(n_best, decode.n_best)
         texts, prefixes = map(list, zip(*items))
-        plain = [lower_capitals(text) for text in texts]
-        begun = [p if s == t else lower_capitals(p) for s, t, p in zip(texts, plain, prefixes)]
-        found = self.translator.translate(plain, search=task.search, n_best=n_best, prefix=begun)
+        found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []
-        for text, small, each in zip(texts, plain, found):
+        for each in found:
             scores: dict[str, float] = {}  # the best of those with the same text in other pieces
             for h in each.hypotheses:
-                line = as_line(h.text)
-                scores.setdefault(line if text == small else line.upper(), h.score)
+                scores.setdefault(as_line(h.text), h.score)
             ranked = itertools.islice(scores.items(), task.n_best)
             answers.append([{"text": text, "score": score} for text, score in ranked])
         return answers
