@@ -53,7 +53,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE", help="write one translation or score a line")
     add("--json", action="store_true", help="write one JSON object for each line")
-    what = "translate each sentence of a line by itself, and join the translations"
+    what = "translate each sentence of a line by itself (one in capitals as if it were not), and "
+    what += "join the translations"
     add("--split_sentences", action="store_true", help=what)
     what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
     add("--align", action="store_true", help=what)
