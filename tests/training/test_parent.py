@@ -106,7 +106,8 @@ def test_it_trains_on_and_says_in_its_config_where_it_began(folder: Path, parent
 
 def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(parent.path, tmp_path / "moved"))
-    config = child_config(folder, moved, "train.max_epochs=2")
+    settings = "train.max_epochs=2 train.freeze=encoder.*"
+    config = child_config(folder, moved, settings)
     whole = run_here(config).run
     first = run_here(apply_overrides(config, ["train.max_steps=7"])).run
     shutil.rmtree(moved)
@@ -116,7 +117,7 @@ def test_it_goes_on_without_its_parent(folder: Path, parent: Run, tmp_path: Path
         on = ["--resume", str(stopped.path), "--set", "train.max_steps=none"]
         if auto:
             runs = f"train.runs_dir={stopped.path.parent}"
-            again = child_config(folder, moved, "train.max_epochs=2", runs)
+            again = child_config(folder, moved, settings, runs)
             on = ["--config", config_file(tmp_path, again), "--resume", "auto"]
         script.main(on)
         assert log_of(stopped) == log_of(whole)
