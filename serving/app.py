@@ -135,7 +135,7 @@ class Service:
         for number, ((_, prefix), part) in enumerate(zip(pairs, parts)):
             for sentence, begins in zip(part, model.beginnings(prefix, len(part))):
                 small = lower_capitals(sentence)
-                begins = begins if small == sentence else lower_capitals(begins)
+                begins = begins if small == sentence else lower_capitals(begins, 1)
                 model.require_short(small, prefix=begins, number=number)
                 items.append((small, begins))
         search = asked.get("search", model.searches[0])
@@ -180,7 +180,9 @@ class Service:
             raise HTTPException(400, "src and tgt: give a sentence and its translation")
         self._bound(pair, 1)
         self.models[name].require_attention()
-        small = list(map(lower_capitals, pair))
+        small = [lower_capitals(pair[0]), pair[1]]
+        if small != pair:
+            small[1] = lower_capitals(pair[1], 1)
         self.models[name].require_short(small[0], tgt=small[1])
         [found] = await self._in_time(request, Task(name, "align"), [small])
         return JSONResponse({**found, "src": pair[0].split(), "tgt": pair[1].split()})

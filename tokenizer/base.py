@@ -60,9 +60,9 @@ class BaseTokenizer(ABC):
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
         """Raises UserError where it is for another direction of translation."""
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
-        # Only two-letter codes are compared: some models say "fra", "eng" or a group of languages.
+        # Else only two-letter codes are compared: some models say "fra" or a group of languages.
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
-        if comparable and wanted != found:
+        if wanted == found[::-1] or (comparable and wanted != found):
             raise UserError(
                 f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
                 "give one of this direction or change data.src_lang, data.tgt_lang"

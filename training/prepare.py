@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Training batches; `fingerprint` of their text; validation batches, ids and text; more ids."""
+    """Training batches; `fingerprint` of their text; validation batches, ids and text; more."""
 
     loader: DataLoader[list[Batch]]
     n_pairs: int
@@ -46,7 +46,7 @@ class TrainingData:
     validation: DataLoader[Batch]
     validation_ids: TokenizedSplit
     validation_text: ParallelText
-    also: Mapping[str, TokenizedSplit]  # by split: evaluate.also
+    also: Mapping[str, tuple[TokenizedSplit, DataLoader[Batch]]]  # by split: evaluate.also
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ def prepare_data(
     text, ids = read(corpus.train, training=True)
     validation_text, validation_ids = read(corpus.validation, training=False)
     also = {name: read(name, training=False)[1] for name in config.evaluate.also}
+    size = config.evaluate.batch_on(device)
     if rank == 0:
         idist.barrier()
     seed, resampler = config.train.seed, None
@@ -106,11 +107,21 @@ def prepare_data(
         n_pairs=len(ids),
         n_tokens=len(ids.tgt_ids),
         fingerprint=text.fingerprint(),
-        validation=validation_loader(validation_ids, tokenizer, config.evaluate.batch_on(device)),
+        validation=validation_loader(validation_ids, tokenizer, size),
         validation_ids=validation_ids,
         validation_text=validation_text,
-        also=also,
+        also={name: (ids, validation_loader(ids, tokenizer, size)) for name, ids in also.items()},
     )
+
+
+def read_validation(config: Config, corpus: CorpusReader) -> None:
+    """Read all splits to evaluate, so that a missing file is reported before the work begins."""
+    corpus.load(corpus.validation)
+    for split in config.evaluate.also:
+        try:
+            corpus.load(split)
+        except UserError as error:
+            raise UserError(f"evaluate.also has {split!r}: {error}") from None
 
 
 def validation_loader(
@@ -144,8 +155,9 @@ def end_workers(loader: DataLoader[list[Batch]]) -> None:
         iterator._shutdown_workers()
 
 
-def check_lengths(model: TranslationTransformer, *splits: TokenizedSplit) -> None:
+def check_lengths(model: TranslationTransformer, data: TrainingData) -> None:
     """Raises UserError where a validation pair is longer than the scheme allows: now, not later."""
+    splits = [data.validation_ids, *(ids for ids, _ in data.also.values())]
     longest: dict[Side, int] = {
         "source": max(ids.src_lengths.max() for ids in splits),
         "target": max(ids.tgt_lengths.max() for ids in splits),

@@ -26,7 +26,14 @@ from training.faults import BadUpdates, remedies_named, text_fits
 from training.graphs import graphs_wanted
 from training.handlers import ProgressBar, StopSignals, after_updates, attach_log, attach_progress
 from training.log import RunLog
-from training.prepare import build_learner, check_lengths, count_weights, end_workers, prepare_data
+from training.prepare import (
+    build_learner,
+    check_lengths,
+    count_weights,
+    end_workers,
+    prepare_data,
+    read_validation,
+)
 from training.processes import process_device, require_alike
 from training.saving import Checkpoints, checkpoint_parts, score
 from training.schedules import PlateauLR, warn_of_warm_up
@@ -83,8 +90,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             # Tokenizer and ids are made of one text, which is read and cleaned once.
             corpus.load = read = cache(corpus.load)  # type: ignore[method-assign]
             if idist.get_rank() == 0:
-                for split in (corpus.validation, *config.evaluate.also):
-                    read(split)  # a missing file is reported before the work begins
+                read_validation(config, corpus)
             with text_fits():
                 tokenizer = start.tokenizer(corpus)
                 data = prepare_data(config, corpus, tokenizer, device=device.type)
@@ -97,7 +103,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
             learner = build_learner(
                 config, tokenizer, device=device, dtype=dtype, total_steps=total_steps
             )
-            check_lengths(learner.model, data.validation_ids, *data.also.values())
+            check_lengths(learner.model, data)
             trainer = create_trainer(
                 learner,
                 config.optim,

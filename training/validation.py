@@ -12,7 +12,7 @@ from pictures.attention import attention_grid, attention_maps
 from pictures.text import MOST_TOKENS
 from training.faults import NonFiniteError
 from training.log import RunLog
-from training.prepare import TrainingData, validation_loader
+from training.prepare import TrainingData
 from translation.metrics import sacrebleu_score
 from translation.translator import Translator
 
@@ -37,9 +37,7 @@ class Validation:
 
     def loss(self) -> float:
         """The loss of all pairs. Raises NonFiniteError where it is no number."""
-        size = self.config.evaluate.batch_on(self.translator.searcher.device.type)
-        for name, ids in self.data.also.items():
-            loader = validation_loader(ids, self.translator.tokenizer, size)
+        for name, (_, loader) in self.data.also.items():
             self.also[name] = self.evaluator.run(loader).metrics["loss"]
         # Last, for its figures stay the evaluator's.
         loss = self.evaluator.run(self.data.validation).metrics["loss"]

@@ -34,12 +34,16 @@ def split_sentences(text: str, language: str) -> list[str]:
     return [piece.strip() for piece in found if piece.strip()] or [text]
 
 
-def lower_capitals(text: str) -> str:
-    """A text all in capitals as it is written elsewhere, beginning with one; others as they are."""
-    letter = r"[^\W\d_]"
-    if not re.search(letter * 2, text) or not all(map(str.isupper, re.findall(letter, text))):
+def lower_capitals(text: str, least: int = 5) -> str:
+    """A text all in capitals as it is written elsewhere; others as they are.
+
+    One of fewer letters than `least` stays too: it may be an abbreviation.
+    """
+    letters = [char for char in text if char.isalpha() and char not in "ªº"]
+    if len(letters) < least or not all(map(str.isupper, letters)):
         return text
-    return re.sub(letter, lambda first: first[0].upper(), text.lower(), count=1)
+    begin = r"""(?:^|[.!?…][)»”"]*\s)\W*\w"""  # of a sentence
+    return re.sub(begin, lambda first: first[0].upper(), text.lower())
 
 
 def separator(language: str) -> str:

@@ -233,20 +233,23 @@ def test_each_sentence_of_a_line_is_translated_by_itself(
     assert [src for src, _ in whole["sentences"]] == [f"{a} {b}"]
 
 
-def test_capitals_are_translated_as_if_they_were_none(server: Server) -> None:
+def test_capitals_are_translated_as_if_they_were_none(server: Server, trained_run: Path) -> None:
     src = "Le chat noir dort ."
     said = server.translate(q=src, alternatives=1).json()
     shouted = server.translate(q=src.upper(), alternatives=1, split_sentences=False).json()
     assert shouted["translatedText"] == said["translatedText"].upper() != said["translatedText"]
     assert shouted["alternatives"] == [text.upper() for text in said["alternatives"]]
-    begun = server.translate(q=src.upper(), prefix="THE").json()["translatedText"]
-    assert begun == server.translate(q=src, prefix="The").json()["translatedText"].upper()
+    begun = server.translate(q=src.upper(), prefix="A W").json()["translatedText"]
+    assert begun == server.translate(q=src, prefix="A w").json()["translatedText"].upper()
     assert server.translate(q=src, prefix="WE").json()["translatedText"].startswith("WE")
     pair = {"src": src, "tgt": "The black cat sleeps ."}
     links = server("POST", "/align", pair).json()["pairs"]
     upper = {side: text.upper() for side, text in pair.items()}
     split = {side: text.split() for side, text in upper.items()}
     assert server("POST", "/align", upper).json() == {**split, "pairs": links}
+    mixed = server("POST", "/align", {**pair, "tgt": upper["tgt"]}).json()["pairs"]
+    as_they_are = Translator.load(trained_run).align(src, upper["tgt"]).links
+    assert mixed == list(map(list, as_they_are)) != links
 
 
 def test_words_are_linked(server: Server, trained_run: Path) -> None:

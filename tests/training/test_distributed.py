@@ -40,7 +40,7 @@ from utils.machine import CPU
 PLAIN = """
     model.dropout=0.0 optim.objective=sim_cut optim.objective.cut=0 optim.accumulate=3
     data.batch_size=96 train.ema_decay=0.9 train.checkpoint_every_steps=4
-    evaluate.bleu_every_epochs=1 evaluate.bleu_sentences=7
+    evaluate.bleu_every_epochs=1 evaluate.bleu_sentences=7 evaluate.also=test
 """
 EXACT = {"step", "epoch", "learning_rate"}
 pytestmark = pytest.mark.slow
