@@ -53,7 +53,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("evaluate", "choose_by", "loss"), ("evaluate", "every_steps", None)),
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
-    *(("train", "freeze", []), ("evaluate", "also", [])),
+    *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
 )
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 

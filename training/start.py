@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import shutil
 import signal
 import sys
@@ -32,7 +33,7 @@ from checkpoints.run import (
 from configs.load import read_config_json
 from configs.schema import TRAINING_ONLY, Config, Marian, Saved, TrainConfig, shapes_model
 from configs.serialize import apply_overrides, diff, leaves, to_dict
-from data.corpora.base import CorpusReader
+from data.corpora.base import CorpusReader, ParallelText
 from tokenizer.base import BaseTokenizer
 from tokenizer.build import build_tokenizer, load_saved, load_tokenizer, require_fit
 from training.log import is_validated
@@ -115,6 +116,10 @@ class Start:
     def _make_tokenizer(self, corpus: CorpusReader) -> BaseTokenizer:
         def texts() -> tuple[Sequence[str], Sequence[str]]:
             text = corpus.load(corpus.train)
+            most = getattr(self.config.tokenizer, "max_pairs", None) or len(text)
+            if most < len(text):
+                rows = sorted(random.Random(0).sample(range(len(text)), most))
+                text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
             logger.info(f"{corpus.train}: learning the tokenizer from {len(text):,} pairs")
             return text.src, text.tgt
 

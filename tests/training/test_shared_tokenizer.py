@@ -1,6 +1,7 @@
 """A run with the tokenizer of another one: models of different text have one vocabulary."""
 
 import json
+import logging
 import re
 import shutil
 from dataclasses import replace
@@ -51,6 +52,20 @@ def sharing(folder: Path, path: Path, *overrides: str) -> Config:
 
 def vocabulary(run: Path) -> str:
     return load_tokenizer(Run(run).tokenizer).fingerprint()
+
+
+def test_it_is_learned_from_as_many_pairs_as_asked_for(
+    folder: Path, first: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def learned(most: int) -> str:
+        settings = f"tokenizer.max_pairs={most} train.max_steps=1"
+        return vocabulary(run_here(toy_config(folder, settings)).run.path)
+
+    assert learned(5) == learned(5) != vocabulary(first.path) == learned(200)
+    told = [re.search(r"from (\d+) pairs$", message) for message in caplog.messages]
+    assert [each[1] for each in told if each] == ["5", "5", "200"]
 
 
 def test_two_of_different_text_are_an_ensemble_wherever_the_first_has_gone(
