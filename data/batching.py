@@ -29,6 +29,7 @@ TENSORS = ("src", "tgt_in", "tgt_out", "indices", "flat")  # of a batch
 # then make smaller batches instead of filling the memory.
 TOKENS_OF_A_SENTENCE = 256
 BANDS = (2, 3, 4, 6, 8, 12, 16)  # widths, in batches, of the length bands that `form_batches` tries
+MANY = 1_000_000  # rows, of which only the widest bands are tried: each order takes half a second
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ def form_batches(
 
     def orders() -> Iterator[np.ndarray]:
         yield np.lexsort((tie, np.minimum(src_lengths, tgt_lengths), longest))
-        for width in BANDS:
+        for width in BANDS if len(tie) < MANY else BANDS[-1:]:
             yield banded(src_lengths, tgt_lengths, width)
             yield banded(longest, src_lengths - tgt_lengths, width)
 

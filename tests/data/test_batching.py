@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from configs.schema import DataConfig
+from data import batching
 from data.batching import (
     Batch,
     GroupSampler,
@@ -118,6 +119,22 @@ def test_under_five_percent_is_padding_on_captions(batch_by, batch_size) -> None
     by_chance = np.array_split(np.random.default_rng(0).permutation(len(src)), len(batches))
     unsorted = 1 - (src.sum() + tgt.sum()) / padded_tokens(by_chance, src, tgt)
     assert share < 0.05 < 0.3 < unsorted
+
+
+def test_of_very_many_rows_the_widest_bands_alone_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    src, tgt = caption_lengths(29_000)
+    budget = {"batch_by": "tokens", "batch_size": 4096, "seed": 0}
+    monkeypatch.setattr(batching, "BANDS", (2, 16))
+    every = form_batches(src, tgt, **budget)
+    monkeypatch.setattr(batching, "BANDS", (16,))
+    widest = form_batches(src, tgt, **budget)
+    monkeypatch.setattr(batching, "BANDS", (2, 16))
+    monkeypatch.setattr(batching, "MANY", 29_000)
+    found = form_batches(src, tgt, **budget)
+    for expected, equal in ((widest, True), (every, False)):
+        assert (list(map(list, found)) == list(map(list, expected))) is equal
 
 
 def test_batches_depend_on_the_seed_alone_and_no_rows_make_none() -> None:
