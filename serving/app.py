@@ -144,7 +144,7 @@ class Service:
         task = Task(name, "translate", search, 1 + n_more)
         found, sentences = await self._in_time(request, task, items), list(itertools.chain(*parts))
         found = [
-            each if small == sentence else [{**h, "text": h["text"].upper()} for h in each]
+            each if small == sentence else _in_capitals(each)
             for sentence, (small, _), each in zip(sentences, items, found)
         ]
         each, between = iter(found), separator(model.tgt_lang)
@@ -371,6 +371,14 @@ def as_flag(asked: Mapping[str, Any], key: str, *, default: bool = False) -> boo
     if word not in (*YES, "false", "0", "off"):
         raise HTTPException(400, f"{key} = {given!r}: true or false")
     return word in YES
+
+
+def _in_capitals(ranked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The n best in capitals, the better of two that then have the same text."""
+    scores: dict[str, float] = {}
+    for each in ranked:
+        scores.setdefault(each["text"].upper(), each["score"])
+    return [{"text": text, "score": score} for text, score in scores.items()]
 
 
 def _joined(

@@ -26,7 +26,7 @@ import inference
 import serve
 from configs.schema import DecodeConfig, Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
-from serving.app import Limits, Service, _joined, build_app
+from serving.app import Limits, Service, _in_capitals, _joined, build_app
 from serving.tasks import Served, Task
 from translation.loading import load_run
 from translation.translator import Translator
@@ -201,6 +201,12 @@ def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
     hidden: Any = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(backend="torch")))
     with pytest.raises(UserError, match="does not show its attention"):
         Served(loaded=hidden, translator=translator).require_attention()
+
+
+def test_translations_that_capitals_make_equal_are_one() -> None:
+    ranked = [{"text": text, "score": -n} for n, text in enumerate(("a", "b", "A", "c"))]
+    found = [{"text": text, "score": score} for text, score in (("A", 0), ("B", -1), ("C", -3))]
+    assert _in_capitals(ranked) == found
 
 
 def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
