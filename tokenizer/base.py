@@ -62,7 +62,7 @@ class BaseTokenizer(ABC):
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
         # Else only two-letter codes are compared: some models say "fra" or a group of languages.
         comparable = all(code is not None and len(code) == 2 for code in wanted + found)
-        if wanted == found[::-1] or (comparable and wanted != found):
+        if wanted != found and (comparable or wanted == found[::-1]):
             raise UserError(
                 f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
                 "give one of this direction or change data.src_lang, data.tgt_lang"

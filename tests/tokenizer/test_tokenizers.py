@@ -367,6 +367,11 @@ def test_marian_of_another_direction_is_refused(marian_folder):
     t = FrEnTokenizer(marian_folder)
     t.src_lang, t.tgt_lang = "fra", "eng"  # three letters are not compared with two
     t.require_direction("en", "fr", name="it")
+    with pytest.raises(UserError, match=r"^it is for fra -> eng, the data is eng -> fra"):
+        t.require_direction("eng", "fra", name="it")
+    for same in ("fr", None):  # paraphrases; no language is named
+        t.src_lang = t.tgt_lang = same
+        t.require_direction(same, same, name="it")
 
 
 @pytest.mark.parametrize(
