@@ -115,6 +115,14 @@ def load_split(
     return text, ids
 
 
+def open_training(
+    config: DataConfig, tokenizer: BaseTokenizer, fingerprint: str
+) -> TokenizedSplit | None:
+    """The ids of the training text with this fingerprint, if the cache has them."""
+    key = cache_key(fingerprint, tokenizer, max_len=config.max_len, too_long="drop")
+    return _open(Path(os.path.expanduser(config.cache_dir)) / key)
+
+
 def tokenize_split(
     text: ParallelText,
     tokenizer: BaseTokenizer,
@@ -129,7 +137,8 @@ def tokenize_split(
     or cut to max_len - 1 tokens and EOS. UserError: the cache folder cannot be written, or no pair
     is left.
     """
-    final = cache_dir / cache_key(text, tokenizer, max_len=max_len, too_long=too_long)
+    key = cache_key(text.fingerprint(), tokenizer, max_len=max_len, too_long=too_long)
+    final = cache_dir / key
     split = _open(final)
     if split is None:
         with _partial_folder(cache_dir) as partial:
@@ -149,11 +158,11 @@ def tokenize_split(
 
 
 def cache_key(
-    text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
+    fingerprint: str, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
 ) -> str:
     """A hash of all that decides the ids: the text, the tokenizer, the length rule and the code."""
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    parts = [text.fingerprint(), tokenizer.fingerprint(), max_len, too_long, CODE_VERSION, code]
+    parts = [fingerprint, tokenizer.fingerprint(), max_len, too_long, CODE_VERSION, code]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -164,7 +173,7 @@ def _tokenize(
     text: ParallelText, tokenizer: BaseTokenizer, *, max_len: int, too_long: TooLong
 ) -> TokenizedSplit:
     src, tgt = Side(), Side()
-    kept: list[int] = []
+    kept = array("q")
     n_long = 0
     for start in range(0, len(text), CHUNK):
         stop = start + CHUNK
@@ -194,7 +203,7 @@ def _tokenize(
         )
     name = {"drop": "too_long", "keep": "long_kept", "truncate": "truncated"}[too_long]
     return TokenizedSplit(
-        *src.arrays(), *tgt.arrays(), np.array(kept, np.int64), {name: n_long} if n_long else {}
+        *src.arrays(), *tgt.arrays(), np.frombuffer(kept, "q"), {name: n_long} if n_long else {}
     )
 
 
@@ -210,7 +219,8 @@ class Side:
         self.offsets.append(len(self.ids))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.ids, np.int32), np.array(self.offsets, np.int64)
+        """The ids and the offsets; nothing can be added any more."""
+        return np.frombuffer(self.ids, "i"), np.frombuffer(self.offsets, "q")
 
 
 # ------------------------------------------------------------------------------------------ on disk

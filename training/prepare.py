@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from configs.schema import Config
+from configs.schema import Config, DataConfig
 from data.batching import Batch, make_eval_loader, make_train_loader
-from data.cache import TokenizedSplit, load_split
+from data.cache import TokenizedSplit, load_split, open_training
 from data.corpora.base import CorpusReader, ParallelText
 from data.resampling import Resampler
 from models.build import build_model
@@ -74,22 +74,18 @@ class Learner:
 def prepare_data(
     config: Config, corpus: CorpusReader, tokenizer: BaseTokenizer, *, device: str
 ) -> TrainingData:
-    """Both splits as ids. The first process fills the cache; the others then read it."""
-    rank, world_size = idist.get_rank(), idist.get_world_size()
-    if rank > 0:
-        idist.barrier()
-    else:
-        cache = config.data.cache_dir
-        logger.info(f"{corpus.train}: reading the pairs, and encoding them unless {cache} has them")
-    read = partial(load_split, config.data, corpus, tokenizer=tokenizer)
-    text, ids = read(corpus.train, training=True)
-    validation_text, validation_ids = read(corpus.validation, training=False)
-    also = {name: read(name, training=False)[1] for name in config.evaluate.also}
+    """All splits as ids. The first process fills the cache; the others then read it."""
+    cache, samplers = config.data.cache_dir, build_samplers(config.tokenizer, tokenizer)
+    logger.info(f"{corpus.train}: reading the pairs, and encoding them unless {cache} has them")
+    keep = samplers is not None
+    text, ids, fingerprint = read_training(config.data, corpus, tokenizer, keep=keep)
+    read = partial(load_split, config.data, corpus, tokenizer=tokenizer, training=False)
+    with idist.one_rank_first():
+        validation_text, validation_ids = read(corpus.validation)
+        also = {name: read(name)[1] for name in config.evaluate.also}
     size = config.evaluate.batch_on(device)
-    if rank == 0:
-        idist.barrier()
     seed, resampler = config.train.seed, None
-    if (samplers := build_samplers(config.tokenizer, tokenizer)) is not None:
+    if samplers is not None and text is not None:
         resampler = Resampler(text, ids, samplers, seed=seed, max_len=config.data.max_len)
     return TrainingData(
         loader=make_train_loader(
@@ -99,19 +95,44 @@ def prepare_data(
             bos_id=tokenizer.bos_id,
             accumulate=config.optim.accumulate,
             seed=seed,
-            rank=rank,
-            world_size=world_size,
+            rank=idist.get_rank(),
+            world_size=idist.get_world_size(),
             device=device,
             resampler=resampler,
         ),
         n_pairs=len(ids),
         n_tokens=len(ids.tgt_ids),
-        fingerprint=text.fingerprint(),
+        fingerprint=fingerprint,
         validation=validation_loader(validation_ids, tokenizer, size),
         validation_ids=validation_ids,
         validation_text=validation_text,
         also={name: (ids, validation_loader(ids, tokenizer, size)) for name, ids in also.items()},
     )
+
+
+def read_training(
+    config: DataConfig, corpus: CorpusReader, tokenizer: BaseTokenizer, *, keep: bool
+) -> tuple[ParallelText | None, TokenizedSplit, str]:
+    """The text of the training split, if it is to be kept, its ids, and its fingerprint.
+
+    One process of each machine reads the text, the first process before the others; the rest take
+    the ids from the cache, so that neither time nor memory grows with their number.
+    """
+    rank, local_rank = idist.get_rank(), idist.get_local_rank()
+    read = partial(load_split, config, corpus, corpus.train, tokenizer, training=True)
+    text, ids, fingerprint = None, None, ""
+    for turn in (rank == 0, local_rank == 0 < rank):
+        if turn:
+            text, ids = read()
+            fingerprint = text.fingerprint()
+        fingerprints = idist.all_gather([fingerprint])
+    if local_rank > 0 and not keep:
+        [fingerprint] = fingerprints[rank - local_rank]
+        ids = open_training(config, tokenizer, fingerprint)
+    if ids is None:
+        text, ids = read()
+        fingerprint = text.fingerprint()
+    return text if keep else None, ids, fingerprint
 
 
 def read_validation(config: Config, corpus: CorpusReader) -> None:

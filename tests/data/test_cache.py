@@ -134,7 +134,12 @@ def test_nothing_left_names_the_limit_and_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_the_key_holds_everything_that_decides_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = {"text": TEXT, "tokenizer": WordTokenizer(), "max_len": 8, "too_long": "drop"}
+    base = {
+        "fingerprint": TEXT.fingerprint(),
+        "tokenizer": WordTokenizer(),
+        "max_len": 8,
+        "too_long": "drop",
+    }
     other_text = ParallelText([*TEXT.src[:-1], "deux"], TEXT.tgt)
     moved_word = ParallelText(["a b", "c"], ["x", "y"]), ParallelText(["a", "b c"], ["x", "y"])
     variants = [
@@ -142,9 +147,10 @@ def test_the_key_holds_everything_that_decides_the_ids(monkeypatch: pytest.Monke
         base | {"tokenizer": WordTokenizer("other")},
         base | {"max_len": 9},
         base | {"too_long": "keep"},
-        base | {"text": other_text},
-        base | {"text": ParallelText(TEXT.tgt, TEXT.src)},
-        *(base | {"text": text} for text in moved_word),
+        *(
+            base | {"fingerprint": text.fingerprint()}
+            for text in (other_text, ParallelText(TEXT.tgt, TEXT.src), *moved_word)
+        ),
     ]
     keys = [cache_key(**variant) for variant in variants]
     assert cache_key(**base) == keys[0]

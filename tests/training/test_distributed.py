@@ -28,7 +28,7 @@ from configs.serialize import leaves, to_dict
 from data.cache import load_split
 from data.corpora.build import build_corpus
 from tokenizer.build import load_tokenizer
-from training.prepare import validation_loader
+from training.prepare import read_training, validation_loader
 from training.processes import PATIENCE, choose_backend, run_processes
 from training.start import Start, require_one_command
 from utils.errors import UserError
@@ -249,11 +249,13 @@ def test_machines_that_would_train_different_things_are_refused(
     there: str,
     said: str,
     forked: Callable[[Callable[[], None]], int],
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     ours = there if "runs_dir" in there else ""
     configs = [toy_config(tmp_path, more) for more in (ours, there)]
+    monkeypatch.setattr(idist, "get_local_rank", lambda: 0)
 
     def work() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -266,6 +268,50 @@ def test_machines_that_would_train_different_things_are_refused(
     error = capfd.readouterr().err.splitlines()[-1]
     assert re.match(f"error: {said}", error), error
     assert not list(tmp_path.rglob("toy_*"))
+
+
+@pytest.mark.parametrize(
+    ("n_machines", "keep", "own_cache", "n_readers"),
+    [(1, False, False, 1), (2, False, False, 2), (1, True, False, 2), (1, False, True, 2)],
+)
+def test_one_process_of_a_machine_reads_the_text(
+    n_machines: int,
+    keep: bool,
+    own_cache: bool,
+    n_readers: int,
+    forked: object,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    trained_run: Path,
+) -> None:
+    """Unless it is kept, or the cache of a process lacks the ids."""
+    tokenizer, told = load_tokenizer(trained_run / "tokenizer"), tmp_path / "told"
+    if n_machines == 2:
+        monkeypatch.setattr(idist, "get_local_rank", lambda: 0)
+
+    def work() -> None:
+        own = f"data.cache_dir={tmp_path}/{idist.get_rank()}" if own_cache else ""
+        config = toy_config(tmp_path, own).data
+        corpus = build_corpus(config)
+        with mock.patch.object(corpus, "load", wraps=corpus.load) as load:
+            text, ids, fingerprint = read_training(config, corpus, tokenizer, keep=keep)
+        found = [
+            load.call_count,
+            text and text.fingerprint(),
+            fingerprint,
+            len(ids),
+            ids.src_ids[7],
+        ]
+        with told.open("a") as file:
+            print(*found, file=file)
+
+    run_processes(work, nproc_per_node=2, device="cpu")
+    counts, texts, *found = zip(*map(str.split, told.read_text("utf-8").splitlines()))
+    assert sorted(counts) == (["1", "1"] if n_readers == 2 else ["0", "1"])
+    assert set(texts) == (set(found[0]) if keep else {"None"})
+    assert all(len(set(each)) == 1 for each in found)
+    whole = build_corpus(toy_config(tmp_path).data).load("train")
+    assert (found[0][0], found[1][0]) == (whole.fingerprint(), str(len(whole)))
 
 
 def test_machines_compare_all_but_places_and_devices(
