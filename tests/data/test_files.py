@@ -61,6 +61,8 @@ def test_windows_line_ends_byte_order_mark_and_no_last_line_end(tmp_path: Path) 
 def test_white_space_has_one_form() -> None:
     assert normalize_whitespace("  Ça\u00a0va\u202f?\t Oui\u2028 !\r\n") == "Ça va ? Oui !"
     assert normalize_whitespace("c\u2019est\u200b") == "c\u2019est\u200b"  # no white space
+    for c in map(chr, range(0x3100)):
+        assert normalize_whitespace(f" x{c}y {c}") == " ".join(f" x{c}y {c}".split()), ascii(c)
 
 
 ONE = {"train.fr": b"a\n", "train.en": b"b\n"}
