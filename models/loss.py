@@ -109,7 +109,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             part = product(exps, w).to(exact).div_(total[:, None])
             part.sub_(w[target], alpha=1 - label_smoothing).sub_(mean_w, alpha=label_smoothing)
             grad_hidden[start : start + rows] = part
-            _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
+            if ctx.needs_input_grad[1]:
+                _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
         if differentiate:
             grad_weight = grad_weight[:vocab_size]
             grad_weight.sub_(h.to(exact).sum(dim=0), alpha=label_smoothing / vocab_size)

@@ -116,10 +116,13 @@ def test_the_inputs_are_left_as_they_were_and_there_is_no_gradient_where_none_is
 ) -> None:
     hidden, weight, targets = example()
     before = hidden.detach().clone(), weight.detach().clone()
-    token_sums(hidden, weight, targets, label_smoothing=0.1)
+    objective = token_sums(hidden, weight, targets, label_smoothing=0.1).objective
+    wanted = torch.autograd.grad(objective, hidden)[0]
     assert torch.equal(hidden, before[0])
     assert torch.equal(weight, before[1])
     monkeypatch.setattr(loss, "_add_product", None)  # not even computed
+    frozen = token_sums(hidden, weight.detach(), targets, label_smoothing=0.1).objective
+    assert torch.equal(torch.autograd.grad(frozen, hidden)[0], wanted)
     with torch.no_grad():
         assert not token_sums(hidden, weight, targets, label_smoothing=0.1).objective.requires_grad
 
