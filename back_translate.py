@@ -185,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
     loaded, translator = load_from_arguments(args, change)
     from models.linear import weights_fixed
     from translation.evaluation import search_identity
-    from utils.progress import progress_bar
+    from utils.progress import Bar
 
     data, greedy = loaded.config.data, args.search == "greedy"
     for member in loaded.members[::-1]:  # the names are the first's
@@ -215,7 +215,7 @@ def main(argv: list[str] | None = None) -> None:
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
         print(f"{file}: its pairs differ in {', '.join(other)}: all are made anew", file=sys.stderr)
     found: list[str] = []
-    bar = progress_bar(total=len(texts), unit=" lines", disable=None, smoothing=0)
+    bar = Bar(total=len(texts), unit=" lines", disable=None, smoothing=0)
     with bar, weights_fixed():
         chunk = CHUNK * args.workers
         for some in translations(translator, texts, part, chunk=chunk, greedy=greedy):

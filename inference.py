@@ -224,7 +224,7 @@ def main(argv: list[str] | None = None) -> None:
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
         from translation.alignment import ALL_HEADS
-        from utils.progress import progress_bar
+        from utils.progress import Bar
 
         heads = args.align_with or ALL_HEADS
         if args.align:
@@ -236,7 +236,7 @@ def main(argv: list[str] | None = None) -> None:
             stream = partial(stream, sentences_of=loaded.config.data.src_lang)
         elif args.scores:
             stream = partial(translator.score_stream, given=given or ())
-        bar = progress_bar(total=total, unit=" lines", disable=hidden, smoothing=0)
+        bar = Bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
             size = at_once(args, typed, translator.decode)

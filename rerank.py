@@ -53,8 +53,6 @@ def main(argv: list[str] | None = None) -> None:
     if args.ref_file is not None:
         references = list(read_lines(*open_source(args.ref_file)))
     with writer(args.output, never=(args.nbest_file,)) as write:
-        from tqdm import tqdm
-
         from translation.reranking import read_nbest, score_reverse, weights_table
 
         items = read_nbest(read_lines(file, name), name)
@@ -66,16 +64,16 @@ def main(argv: list[str] | None = None) -> None:
             items = iter(known)
         loaded, reverse = load_from_arguments(args)
         from models.linear import weights_fixed
-        from utils.progress import progress_bar
+        from utils.progress import Bar
 
         data, scored = loaded.config.data, []
         n_lines = None if references is None else len(references)
-        bar = progress_bar(total=n_lines, unit=" lines", disable=None, smoothing=0)
+        bar = Bar(total=n_lines, unit=" lines", disable=None, smoothing=0)
         with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:
                     back = f"--model_path goes {data.src_lang} to {data.tgt_lang}"
-                    tqdm.write(f"{back}: the n best must go the other way", sys.stderr)
+                    bar.write(f"{back}: the n best must go the other way", sys.stderr)
                 bar.update(len(chunk))
                 if references is not None:
                     scored += chunk

@@ -55,6 +55,9 @@ class Run:
         self.bad_batches = path / "bad_batches"
         self.name = path.resolve().name
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
     def files(self, *patterns: re.Pattern[str]) -> list[Path]:
         """Checkpoints whose name fits a pattern; for each pattern, the oldest first."""
         there = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []

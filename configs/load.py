@@ -126,8 +126,8 @@ def _fields_there(error: BaseException) -> str:
 
 def _execute(path: Path) -> Config:
     beside = str(path.resolve().parent)
-    if beside not in sys.path:
-        sys.path.append(beside)  # last, so that no file there hides a module
+    paths, known = [*sys.path], {*sys.modules}
+    sys.path.append(beside)  # last, so that no file there hides a module
     try:
         # Compiled from the source each time: cached bytecode may be older than a file just edited.
         names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")
@@ -140,6 +140,11 @@ def _execute(path: Path) -> Config:
         kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
         reason = " ".join(str(error).split()) + _fields_there(error)
         raise ConfigError(f"{path}{''.join(lines[-1:])}: {kind}{reason}") from None
+    finally:
+        sys.path[:] = paths
+        for name in sys.modules.keys() - known:  # another config may have another of this name
+            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == beside:
+                del sys.modules[name]
     config = names.get("config")
     if not isinstance(config, Config):
         kind = type(config).__name__

@@ -17,7 +17,7 @@ from data.batching import Batch
 from training.log import RunLog
 from training.start import Progress
 from utils.cli import signals_to
-from utils.progress import progress_bar
+from utils.progress import Bar
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class ProgressBar:
     ) -> None:
         self.first, self.total = first_step, total_steps
         self.line_every = line_every
-        self.bar = progress_bar(
+        self.bar = Bar(
             total=total_steps,
             initial=first_step,
             unit="step",

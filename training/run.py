@@ -44,6 +44,7 @@ from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.files import held, remove_leftovers
 from utils.machine import DTYPES, keep_freed_memory, provenance, torch_to_itself
+from utils.progress import Bar
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +204,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         if progress.step:
             counts = {"iteration": progress.step, "epoch_length": progress.epoch_length}
             trainer.load_state_dict({**counts, "max_epochs": max(config.train.max_epochs, done)})
-        stack.enter_context(logging_redirect_tqdm())
+        if not progress_bar.bar.disable:  # else messages go where the program sends them
+            stack.enter_context(logging_redirect_tqdm(tqdm_class=Bar))
         if is_over():  # but a kill came before the work after the last update was done
             trainer.state.epoch = done
             checkpoints.complete(trainer)

@@ -33,7 +33,7 @@ from translation.translator import Translator
 from utils.errors import UserError
 from utils.files import crc32, write_text
 from utils.machine import provenance
-from utils.progress import progress_bar
+from utils.progress import Bar
 
 
 def _record(start: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class EvaluationSet:
         """
         began = time.perf_counter()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
-        with progress_bar(total=len(sources), unit="sentence", leave=False, disable=None) as bar:
+        with Bar(total=len(sources), unit="sentence", leave=False, disable=None) as bar:
             found = self.translator.searcher.search_ids(
                 sources, decode or self.translator.decode, greedy=self.greedy, progress=bar.update
             )

@@ -25,6 +25,7 @@ CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32}
 DTYPES |= {"bf16": torch.bfloat16, "fp16": torch.float16}
 _within = threading.Lock()  # of `torch_to_itself`
+_types_lock, _types_before = threading.Lock(), list[torch.dtype]()  # of `in_float32`
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 IN_A_SEARCH = 1 << 25  # bytes of the largest block to keep: more is no faster, and takes memory
 # Below this width bfloat16 costs a processor more around matrix products than it gains in them, as
@@ -84,14 +85,19 @@ def own_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-    """`own_modes`, with float32 as the default type, which is a setting of the whole process."""
-    dtype = torch.get_default_dtype()
+    """`own_modes`, with float32 as the default type, which is a setting of the whole process.
+
+    It is set back when the last of several scopes ends, in whichever thread.
+    """
+    with _types_lock:
+        _types_before.append(torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
     try:
         with own_modes():
-            torch.set_default_dtype(torch.float32)
             yield
     finally:
-        torch.set_default_dtype(dtype)
+        with _types_lock:
+            torch.set_default_dtype(_types_before.pop())
 
 
 @contextlib.contextmanager

@@ -1,15 +1,16 @@
 """Progress bars that leave nothing behind in the operating system."""
 
 import threading
-from typing import Any
 
 from tqdm import tqdm
 
 
-def progress_bar(**options: Any) -> "tqdm[Any]":
-    """`tqdm(**options)`, locked for the threads of this process alone.
+class Bar(tqdm):
+    """A bar of tqdm's, locked for the threads of this process alone.
 
-    tqdm's own lock is a system semaphore, which a killed process leaves behind.
+    tqdm's own lock is a system semaphore, which a killed process leaves behind. Other bars of the
+    program keep it: `process_map` sends it to its processes.
     """
-    tqdm.set_lock(threading.RLock())
-    return tqdm(**options)
+
+
+Bar.set_lock(threading.RLock())

@@ -528,13 +528,15 @@ def test_the_command_line_changes_a_config_file(tmp_path: Path) -> None:
     assert isinstance(load_config(path).model.position, schema.Sinusoidal)
 
 
-def test_a_config_file_may_import_one_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    write(tmp_path / "the_one_beside.py", HEAD + "config = Config(name='beside')\n")
-    path = write(tmp_path / "a.py", "from the_one_beside import config as config\n")
-    assert load_config(path).name == "beside"
+def test_a_config_file_may_import_one_beside_it(tmp_path: Path) -> None:
+    """The one beside it, though a config in another folder has imported one of that name."""
+    before = [*sys.path]
+    for folder in (tmp_path / "there", tmp_path / "here"):
+        folder.mkdir()
+        write(folder / "the_one_beside.py", HEAD + f"config = Config(name='{folder.name}')\n")
+        path = write(folder / "a.py", "from the_one_beside import config as config\n")
+        assert load_config(path).name == folder.name
+    assert sys.path == before
 
 
 def test_an_edited_config_file_is_read_anew(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ignite.engine import Engine, Events
 from tiny_models import tiny_config
 from torch import Tensor, nn
 from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config, validation_loss
+from tqdm import tqdm
 from updates import (
     CPU,
     EOS,
@@ -51,6 +52,7 @@ from training.objectives import cross_entropy
 from translation.evaluator import TokenMetrics, create_evaluator
 from utils.errors import UserError
 from utils.machine import resolve_device, resolve_precision, seed_all, torch_to_itself
+from utils.progress import Bar
 
 # --------------------------------------------------------------------------------------- one update
 
@@ -364,7 +366,12 @@ def test_tf32_is_for_the_products_of_float32(
 
 def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> None:
     config = toy_config(tmp_path, "train.max_steps=2")
-    plain = run_here(config).run
+    console, others = [], [*logging.getLogger().handlers]
+    plain = run_here(
+        config, hook=at_update(2, lambda *_: console.extend(logging.root.handlers))
+    ).run
+    assert console == others  # a file that the caller's messages go to is not a terminal
+    assert vars(Bar)["_lock"] is not vars(tqdm).get("_lock")
 
     def settings() -> list[Any]:
         products = torch.get_float32_matmul_precision(), torch.get_default_dtype()

@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
 import torch
 
 from utils.cli import OFTEN, SELDOM, imported, run_main
+from utils.machine import in_float32
 
 HELD_MB = """
 import torch
@@ -33,6 +35,20 @@ def test_freed_memory_stays_where_it_is_to_be_kept() -> None:
     by_default, too_large, kept = map(float, told)
     assert max(by_default, too_large) < 50
     assert kept > 190
+
+
+def test_the_default_type_comes_back_with_the_last_of_scopes_in_several_threads() -> None:
+    scope, first = in_float32(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(scope.__enter__).result()
+            with in_float32():
+                other.submit(scope.__exit__, None, None, None).result()
+                assert torch.get_default_dtype() == torch.float32
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(first)
 
 
 MET_MB = """
