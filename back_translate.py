@@ -23,9 +23,11 @@ import sys
 import zlib
 from argparse import ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +45,7 @@ from utils.lines import open_source, output_path, read_lines, writer
 if TYPE_CHECKING:  # torch is imported once the command line is known to be valid
     from translation.translator import Translator
 
-CHUNK = 512  # lines sorted by length, translated and kept at a time
+CHUNK = 512  # lines sorted by length, translated and kept at a time, in batches of 32
 # A symbol that no text has: the tokenizer cuts it off as a word, and training on tagged text makes
 # it one piece. A tag such as <BT> would become three.
 TAG = "⟲"
@@ -111,7 +113,7 @@ def usable(
 
 
 def translations(
-    translator: Translator, texts: list[str], folder: Path, *, chunk: int, greedy: bool
+    translator: Translator, texts: Sequence[str], folder: Path, *, chunk: int, greedy: bool
 ) -> Iterator[list[str]]:
     """The translations of the texts in order, some at a time; "" for empty or cut-off ones.
 
@@ -201,8 +203,9 @@ def main(argv: list[str] | None = None) -> None:
         corpus = build_corpus(data)
         pairs = corpus.load(corpus.train)
         lines = list(pairs.tgt if args.reverse else pairs.src)
+        del pairs
     dropped: Counter[str] = Counter()
-    texts = list(usable(lines, translator, data.max_len, dropped))
+    texts = tuple(usable(lines, translator, data.max_len, dropped))
     del lines
     identity = search_identity(loaded, translator, greedy=greedy)
     identity |= {"text": digest(texts), "languages": list(langs), "tag": args.tag}
@@ -214,13 +217,14 @@ def main(argv: list[str] | None = None) -> None:
         return
     if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
         print(f"{file}: its pairs differ in {', '.join(other)}: all are made anew", file=sys.stderr)
-    found: list[str] = []
+    parts: list[tuple[str, ...]] = []
     bar = Bar(total=len(texts), unit=" lines", disable=None, smoothing=0)
     with bar, weights_fixed():
-        chunk = CHUNK * args.workers
+        chunk = translator.decode.chunk_on(searcher.device.type, CHUNK) * args.workers
         for some in translations(translator, texts, part, chunk=chunk, greedy=greedy):
-            found += some
+            parts.append(tuple(some))
             bar.update(len(some))
+    found = chain.from_iterable(parts)
     made = [(text, best) for text, best in zip(texts, found, strict=True) if best]
     if not made:
         shutil.rmtree(part, ignore_errors=True)
@@ -233,7 +237,7 @@ def main(argv: list[str] | None = None) -> None:
     tag = "" if args.tag is None else f"{args.tag} "
     sides = [text for text, _ in made], [f"{tag}{best}" for _, best in made]
     dropped["unfinished_or_empty"] = len(texts) - len(made)
-    crcs = [zlib.crc32("".join(f"{line}\n" for line in side).encode()) for side in sides]
+    crcs = [reduce(lambda crc, line: zlib.crc32(f"{line}\n".encode(), crc), s, 0) for s in sides]
     record = {"pairs": len(made), "dropped": dropped, "of": identity, "crc32": crcs}
 
     def write_record(**more: Any) -> None:

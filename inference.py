@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # torch is imported once the command line is known to be vali
     from translation.answers import Translated
     from translation.loading import LoadedRun
 
-CHUNK = 512  # lines read, sorted by length and translated at a time
+CHUNK = 512  # lines read, sorted by length and translated at a time, in batches of 32
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:
@@ -114,12 +114,12 @@ def require_as_many(args: Namespace) -> None:
                 raise UserError(f"sources: {n_src:,}, {what}: {n:,}; give as many of each")
 
 
-def at_once(args: Namespace, typed: bool, decode: DecodeConfig) -> int:
+def at_once(args: Namespace, typed: bool, decode: DecodeConfig, device: str = "cpu") -> int:
     """How many sentences to read before the first is answered."""
     if args.src_text is not None:
         return len(args.src_text) + 1  # one more, so that their end is seen
     single = (typed or decode.batch_size == 1) and args.workers == 1
-    return 1 if single else CHUNK * args.workers
+    return 1 if single else decode.chunk_on(device, CHUNK) * args.workers
 
 
 def shown(
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
         bar = Bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
-            size = at_once(args, typed, translator.decode)
+            size = at_once(args, typed, translator.decode, translator.searcher.device.type)
             for items in stream(texts, chunk=size, watch=doubts.watch):
                 alignments = None
                 if args.align:

@@ -508,6 +508,10 @@ class DecodeConfig(Section, section="decode"):
         most = MOST_ROWS // max(self.beam_size, self.n_best)
         return self.batch_size or min(256 if device == "cuda" else 32, most)
 
+    def chunk_on(self, device: str, chunk: int) -> int:
+        """Lines to sort by length together: `chunk` for each 32 of a batch."""
+        return chunk * max(1, self.batch_on(device) // 32)
+
     def _check(self) -> None:
         if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
             self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")

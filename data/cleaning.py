@@ -1,6 +1,7 @@
 """Simple rules that leave out training pairs, with a count of what each of them dropped."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +18,9 @@ _ENGLISH = """
     the of and is in that it was with his her he she they we you are be this have had were which
     their there not what would been has who from my your when how did does do these those"""
 STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split())}
+_WORD = re.compile(r"[^\W\d_]+")
+# Not up to Latin Extended-B, nor in Latin Extended Additional, nor a ligature like "ﬁ".
+_NOT_LATIN = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\ufb00-\ufb06]")
 MIN_FOREIGN = 2  # stop words of the other language needed, which must also outnumber its own
 
 
@@ -47,7 +51,7 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
             kept.append(row)
         else:
             counts[reason] += 1
-    src_kept, tgt_kept = ([side[row] for row in kept] for side in (text.src, text.tgt))
+    src_kept, tgt_kept = (tuple(side[row] for row in kept) for side in (text.src, text.tgt))
     return ParallelText(src_kept, tgt_kept, dict(counts))
 
 
@@ -83,15 +87,11 @@ def speaks(text: str, lang: str) -> bool:
     It is not if most of its letters are not Latin, or if it has at least MIN_FOREIGN stop words of
     the other language, and more than of its own.
     """
-    letters = [] if text.isascii() else [char for char in text if char.isalpha()]
-    if 2 * sum(map(_is_latin, letters)) < len(letters):
-        return False
-    words = "".join(char if char.isalpha() else " " for char in text.casefold()).split()
+    if not text.isascii():
+        other_letters = sum(map(str.isalpha, _NOT_LATIN.findall(text)))
+        if other_letters and 2 * other_letters > sum(map(str.isalpha, text)):
+            return False
+    words = _WORD.findall(text.casefold())
     (other,) = STOP_WORDS.keys() - {lang}
-    own, foreign = (sum(word in STOP_WORDS[code] for word in words) for code in (lang, other))
+    own, foreign = (sum(map(STOP_WORDS[code].__contains__, words)) for code in (lang, other))
     return foreign < MIN_FOREIGN or foreign <= own
-
-
-def _is_latin(char: str) -> bool:
-    """Up to Latin Extended-B, in Latin Extended Additional, or a ligature like "ﬁ"."""
-    return char < "\u0250" or "\u1e00" <= char <= "\u1eff" or "\ufb00" <= char <= "\ufb06"

@@ -121,6 +121,8 @@ def read_training(
     rank, local_rank = idist.get_rank(), idist.get_local_rank()
     read = partial(load_split, config, corpus, corpus.train, tokenizer, training=True)
     text, ids, fingerprint = None, None, ""
+    if local_rank == 0:
+        corpus.load(corpus.train)  # kept, so that machines do not read and clean it in turn
     for turn in (rank == 0, local_rank == 0 < rank):
         if turn:
             text, ids = read()

@@ -18,7 +18,7 @@ from translation.translator import Translator
 from utils.errors import UserError
 from utils.tables import markdown_table
 
-CHUNK = 64  # lines whose candidates are scored together
+CHUNK = 64  # lines whose candidates are scored together, in batches of 32
 SAMPLES = 1000  # of the paired bootstrap
 
 
@@ -74,12 +74,13 @@ def _translated(read: dict[str, Any]) -> Translated:
 
 
 def score_reverse(reverse: Translator, items: Iterable[Translated]) -> Iterator[list[Scored]]:
-    """Yields a list for each CHUNK lines; equal candidates are scored once.
+    """Yields a list for each CHUNK lines or more; equal candidates are scored once.
 
     Raises UserError naming the line of a candidate that is too long for `reverse`.
     """
     rest, done, most = iter(items), 0, reverse.most_tokens("source", "target")
-    while chunk := list(islice(rest, CHUNK)):
+    size = reverse.decode.chunk_on(reverse.searcher.device.type, CHUNK)
+    while chunk := list(islice(rest, size)):
         lines = {
             (each.text, item.src): number
             for number, item in enumerate(chunk, start=done + 1)

@@ -119,7 +119,9 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def imported() -> None:
-    """Garbage is collected as usual from here on; see SELDOM."""
+    """Garbage is collected as usual from here on, but not among what a script imported: SELDOM."""
+    if gc.get_threshold()[0] == SELDOM:
+        gc.freeze()
     gc.set_threshold(*OFTEN)
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ParallelText:
-    """The sentences of a split: src[i] translates tgt[i]; `skipped` counts others by reason."""
+    """The sentences of a split: src[i] translates tgt[i]; `skipped` counts others by reason.
+
+    Large sides should be tuples: the garbage collector looks through all of a list each time.
+    """
 
     src: Sequence[str]
     tgt: Sequence[str]
@@ -23,7 +26,7 @@ class ParallelText:
 
     def both_ways(self) -> "ParallelText":
         """All pairs in both directions: the forward ones, then the same pairs swapped."""
-        return ParallelText([*self.src, *self.tgt], [*self.tgt, *self.src], self.skipped)
+        return ParallelText((*self.src, *self.tgt), (*self.tgt, *self.src), self.skipped)
 
     def fingerprint(self) -> str:
         """A hash of the text itself, so that a cache never outlives a change of the corpus."""

@@ -55,7 +55,7 @@ class ParallelFilesCorpus(CorpusReader):
             raise UserError(
                 f"{paths[0]} and {paths[1]}: no pair of sentences left of {len(sides[0]):,} lines"
             )
-        return ParallelText(*kept, dict(skipped))
+        return ParallelText(tuple(kept[0]), tuple(kept[1]), dict(skipped))
 
     def _find(self, split: str, lang: str) -> Path:
         plain, packed = self.root / f"{split}.{lang}", self.root / f"{split}.{lang}.gz"

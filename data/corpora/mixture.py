@@ -56,8 +56,8 @@ class MixtureCorpus(CorpusReader):
             (text, _rows(len(text), count, seed=[self.config.seed, number]))
             for number, (text, count) in enumerate(zip(texts, counts))
         ]
-        src = [text.src[row] for text, rows in mixed for row in rows]
-        tgt = [text.tgt[row] for text, rows in mixed for row in rows]
+        src = tuple(text.src[row] for text, rows in mixed for row in rows)
+        tgt = tuple(text.tgt[row] for text, rows in mixed for row in rows)
         skipped = {
             f"{name}.{reason}": n
             for name, text in zip(self.parts, texts)

@@ -39,7 +39,7 @@ def test_pairs_are_read_in_either_direction_plain_or_packed(tmp_path: Path) -> N
     back = load(tmp_path, src_lang="en", tgt_lang="fr")
     assert (back.src, back.tgt) == (text.tgt, text.src)
     (tmp_path / "train.pt-BR").write_text("já vi\ndois\n", "utf-8")
-    assert load(tmp_path, tgt_lang="pt-BR").tgt == ["já vi", "dois"]
+    assert load(tmp_path, tgt_lang="pt-BR").tgt == ("já vi", "dois")
     plain = tmp_path / "train.fr"
     (tmp_path / "train.fr.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()

@@ -122,7 +122,7 @@ def test_each_part_is_cleaned_by_itself_and_counted_by_name(tmp_path: Path) -> N
     (tmp_path / "small" / "train.fr").write_text("un\n" * 4, "utf-8")
     (tmp_path / "small" / "train.en").write_text("one\n" * 4, "utf-8")
     text = build_corpus(DataConfig(corpus=config, clean=Cleaning(language=False))).load("train")
-    assert text.src[:2] == ["un", "un"]  # one is left, and 2.5 of it are 2
+    assert text.src[:2] == ("un", "un")  # one is left, and 2.5 of it are 2
     assert text.skipped == {"small.duplicate": 3}
 
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -293,7 +293,8 @@ def test_one_process_of_a_machine_reads_the_text(
         own = f"data.cache_dir={tmp_path}/{idist.get_rank()}" if own_cache else ""
         config = toy_config(tmp_path, own).data
         corpus = build_corpus(config)
-        with mock.patch.object(corpus, "load", wraps=corpus.load) as load:
+        load = mock.Mock(wraps=corpus.load)
+        with mock.patch.object(corpus, "load", cache(load)):
             text, ids, fingerprint = read_training(config, corpus, tokenizer, keep=keep)
         found = [
             load.call_count,

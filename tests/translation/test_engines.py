@@ -169,7 +169,11 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     run = replace(loaded, run=type(loaded.run)(tmp_path))
     home, stem = tmp_path / "ctranslate2", loaded.checkpoint.stem
     of_others = [home / f"{name}-{0:016x}" for name in ("another", f"{stem}-x")]
-    for folder in (home / f".{stem}-{0:016x}.1234.tmp", *of_others):  # the first of a killed one
+    for name in ("another", f"{stem}-x"):
+        (tmp_path / f"{name}.pt").touch()
+    # Of a killed process, and of a checkpoint that is there no longer.
+    leftovers = home / f".{stem}-{0:016x}.1234.tmp", home / f"gone-{0:016x}"
+    for folder in (*leftovers, *of_others):
         folder.mkdir(parents=True)
 
     def export() -> None:
@@ -190,6 +194,7 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     [second] = {*home.glob(f"*{stem}*")} - {*of_others}
     assert second != first
     assert all(folder.is_dir() for folder in of_others)
+    assert not any(folder.exists() for folder in leftovers)
 
 
 def test_auto_says_what_it_takes_and_why_not(

@@ -279,6 +279,7 @@ def test_with_batches_of_one_a_line_is_answered_before_the_next_is_read() -> Non
         ("--batch_size 1", 1),
         ("--set decode.batch_size=01", 1),
         ("--batch_size 1 --workers 2", 1024),
+        ("--batch_size 256", 4096),  # so many that few of a batch are padded
     ):
         args = inference.parse_args(["--src_file", str(ROOT / "LICENSE"), *given.split()])
         decode = config_change(None, None, args.overrides)(Config()).decode

@@ -86,6 +86,8 @@ def test_garbage_is_collected_seldom_until_all_is_imported(monkeypatch: pytest.M
         run_main(lambda: seen.append(gc.get_threshold()[0]))
     imported()
     assert (seen, gc.get_threshold()) == ([OFTEN[0], SELDOM], OFTEN)
+    assert gc.get_freeze_count() > 0  # what was imported is not looked through again
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
