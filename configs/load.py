@@ -37,9 +37,10 @@ def load_config(
     """Execute a config file and apply `--set` texts and `--position` to its `config`.
 
     A config file is Python code and is executed as such: load only files that you would run. It may
-    import other configs (`from configs.base import config as base`), also files beside it. A config
-    that leaves `name` at the schema's default is named after its file. Raises ConfigError: one line
-    with the file, the line where it failed, and the reason.
+    import other configs (`from configs.base import config as base`), also files beside it (from a
+    folder beside it once in a process). A config that leaves `name` at the schema's default is
+    named after its file. Raises ConfigError: one line with the file, the line where it failed, and
+    the reason.
     """
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
@@ -126,8 +127,9 @@ def _fields_there(error: BaseException) -> str:
 
 def _execute(path: Path) -> Config:
     beside = str(path.resolve().parent)
-    paths, known = [*sys.path], {*sys.modules}
-    sys.path.append(beside)  # last, so that no file there hides a module
+    if added := beside not in sys.path:
+        sys.path.append(beside)  # last, so that no file there hides a module
+    known = {*sys.modules}
     try:
         # Compiled from the source each time: cached bytecode may be older than a file just edited.
         names = runpy.run_path(str(path), run_name=f"config_file_{path.stem}")
@@ -141,7 +143,8 @@ def _execute(path: Path) -> Config:
         reason = " ".join(str(error).split()) + _fields_there(error)
         raise ConfigError(f"{path}{''.join(lines[-1:])}: {kind}{reason}") from None
     finally:
-        sys.path[:] = paths
+        if added and beside in sys.path:
+            sys.path.remove(beside)
         for name in sys.modules.keys() - known:  # another config may have another of this name
             if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == beside:
                 del sys.modules[name]

@@ -6,6 +6,7 @@ was killed meanwhile, and of two processes that make the same entry one uses the
 """
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -240,6 +241,11 @@ def _open(folder: Path) -> TokenizedSplit | None:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return TokenizedSplit(**arrays, n_skipped=manifest["n_skipped"])
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        if getattr(error, "errno", None) in (
+            errno.EMFILE,
+            errno.ENFILE,
+        ):  # nothing is wrong with it
+            raise
         logger.warning("cache entry %s is damaged (%s); it is made anew", folder, error)
         return None
 

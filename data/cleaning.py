@@ -91,7 +91,10 @@ def speaks(text: str, lang: str) -> bool:
         other_letters = sum(map(str.isalpha, _NOT_LATIN.findall(text)))
         if other_letters and 2 * other_letters > sum(map(str.isalpha, text)):
             return False
-    words = _WORD.findall(text.casefold())
+    text = text.casefold()
+    words = _WORD.findall(text)
+    if not all(map(str.isalpha, words)):  # "the²": the mark is no letter
+        words = "".join(char if char.isalpha() else " " for char in text).split()
     (other,) = STOP_WORDS.keys() - {lang}
     own, foreign = (sum(map(STOP_WORDS[code].__contains__, words)) for code in (lang, other))
     return foreign < MIN_FOREIGN or foreign <= own

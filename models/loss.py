@@ -83,11 +83,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             w = F.pad(w, (0, 0, 0, idle))
         objective, nll = (torch.zeros((), dtype=exact, device=h.device) for _ in range(2))
         n_correct = torch.zeros((), dtype=torch.long, device=h.device)
-        differentiate = any(ctx.needs_input_grad[:2])
+        differentiate, of_weight = any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[1]
         if differentiate:
             grad_hidden = torch.empty(h.shape, dtype=exact, device=h.device)
-            grad_weight = torch.zeros(w.shape, dtype=exact, device=h.device)
-        large = on_cpu and differentiate and dtype != exact and w.numel() >= _LARGE
+        grad_weight = torch.zeros(w.shape, dtype=exact, device=h.device) if of_weight else None
+        large = on_cpu and of_weight and dtype != exact and w.numel() >= _LARGE
         rows = _ROWS_CPU if on_cpu else _ROWS
         if large:
             rows, softmax = _ROWS_LARGE, partial(_in_place, softmax)
@@ -109,20 +109,22 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             part = product(exps, w).to(exact).div_(total[:, None])
             part.sub_(w[target], alpha=1 - label_smoothing).sub_(mean_w, alpha=label_smoothing)
             grad_hidden[start : start + rows] = part
-            if ctx.needs_input_grad[1]:
+            if grad_weight is not None:
                 _add_product(grad_weight, exps.t(), (some / total[:, None]).to(dtype))
-        if differentiate:
+        if grad_weight is not None:
             grad_weight = grad_weight[:vocab_size]
             grad_weight.sub_(h.to(exact).sum(dim=0), alpha=label_smoothing / vocab_size)
             grad_weight.index_add_(0, targets, h.to(exact), alpha=label_smoothing - 1)
-            ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
+            grad_weight = grad_weight.to(weight.dtype)
+        if differentiate:
+            ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight)
         ctx.mark_non_differentiable(nll, n_correct)
         return objective, nll, n_correct
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_objective: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = (gradient * grad_objective for gradient in ctx.saved_tensors)
+        gradients = (each if each is None else each * grad_objective for each in ctx.saved_tensors)
         return *gradients, None, None, None, None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from checkpoints import ctranslate2
-from checkpoints.run import Run
+from checkpoints.run import BEST, REGULAR, STEP, Run
 from configs.schema import ModelConfig
 from models import positional_encodings
 from models.decoding.hypothesis import Hypothesis, Limits, length_penalty, never_generated
@@ -50,8 +50,8 @@ def export_once(
     """The folder of the checkpoint's CTranslate2 model, in float32: RUN/ctranslate2/STEM-HASH.
 
     Unless there is a whole one of this checkpoint by this converter, it is made, and earlier ones
-    of it, or of checkpoints that are gone, are removed. Two processes at once make one. UserError:
-    see `convert`; the package is not installed; or the run's folder cannot be written.
+    of it, or of the run's checkpoints that are gone, are removed. Two processes at once make one.
+    UserError: see `convert`; the package is not installed; or the run's folder cannot be written.
     """
     ctranslate2.require_ctranslate2()
     schemes = sorted(Path(positional_encodings.__file__).parent.glob("*.py"))
@@ -67,8 +67,9 @@ def export_once(
         return folder
     if (folder / CHECKSUMS).exists():
         logger.warning("%s is damaged: making it again", folder)
-    others = {path.stem for path in run.path.rglob("*.pt")} - {checkpoint.stem}
-    stale = rf"(?!(?:{'|'.join(map(re.escape, others))})-[0-9a-f]{{16}}$)[^.].*-[0-9a-f]{{16}}"
+    there = "|".join(re.escape(path.stem) for path in run.files(BEST, REGULAR, STEP))
+    gone = rf"(?!(?:{there})-[0-9a-f]{{16}}$)(?:best|regular|step)_.*"
+    stale = rf"(?:{re.escape(checkpoint.stem)}|{gone})-[0-9a-f]{{16}}"
     return made_once(folder, make, is_whole=_is_whole, stale=stale)
 
 

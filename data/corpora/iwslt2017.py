@@ -76,7 +76,7 @@ class Iwslt2017Corpus(CorpusReader):
         kept = [pair for pair in ((_clean(fr), _clean(en)) for fr, en in pairs) if all(pair)]
         if not kept:
             raise UserError(f"IWSLT2017 {split}: no pair of sentences in {where}")
-        fr, en = map(list, zip(*kept))
+        fr, en = zip(*kept)
         n_empty = len(pairs) - len(kept)
         src, tgt = (fr, en) if self.src_lang == "fr" else (en, fr)
         return ParallelText(src, tgt, {"empty": n_empty} if n_empty else {})

@@ -1,5 +1,6 @@
 """The token cache: the right entry for the right input, whatever crashes, races or rots."""
 
+import errno
 import hashlib
 import itertools
 import logging
@@ -10,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -212,6 +214,15 @@ def test_killed_while_tokenizing_or_writing_then_made_anew(tmp_path: Path, n: in
     assert entries(cache) == []
     assert len(list(cache.iterdir())) == 1  # what the crash left
     assert_made(cache, digest(make(tmp_path / "other")), anew=True)
+
+
+def test_too_many_open_files_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = digest(make(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "crc32", mock.Mock(side_effect=OSError(errno.EMFILE, "too many")))
+        with pytest.raises(OSError, match="too many"):
+            make(tmp_path)
+    assert_made(tmp_path, made, anew=False)
 
 
 def test_what_a_crash_left_goes_after_a_day_and_not_before(tmp_path: Path) -> None:

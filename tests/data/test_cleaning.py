@@ -75,6 +75,7 @@ def test_a_ratio_at_the_limit_is_kept() -> None:
         ("« The Wall » est le titre de la chanson", True, False),
         ("L'ÉTÉ ET LA MER", True, False),
         ("The cat is black", False, True),
+        ("See the¹ rules of² it", False, True),
         ("The chat is est le", True, True),  # no fewer words of the other language
         ("猫は眠っている", False, False),
         ("Γάτα, cat", False, False),

@@ -168,11 +168,12 @@ def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     monkeypatch.setattr(engines.ctranslate2, "convert", made)
     run = replace(loaded, run=type(loaded.run)(tmp_path))
     home, stem = tmp_path / "ctranslate2", loaded.checkpoint.stem
-    of_others = [home / f"{name}-{0:016x}" for name in ("another", f"{stem}-x")]
-    for name in ("another", f"{stem}-x"):
-        (tmp_path / f"{name}.pt").touch()
+    there, gone = "regular_checkpoint_7", "best_step_checkpoint_7_loss=-1.2"
+    of_others = [home / f"{name}-{0:016x}" for name in ("averaged", f"x_{stem}", there)]
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / f"checkpoints/{there}.pt").touch()
     # Of a killed process, and of a checkpoint that is there no longer.
-    leftovers = home / f".{stem}-{0:016x}.1234.tmp", home / f"gone-{0:016x}"
+    leftovers = home / f".{stem}-{0:016x}.1234.tmp", home / f"{gone}-{0:016x}"
     for folder in (*leftovers, *of_others):
         folder.mkdir(parents=True)
 
