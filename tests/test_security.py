@@ -170,6 +170,6 @@ def test_a_corpus_in_the_hubs_cache_is_read_without_telling_anyone(
     cached = mock.Mock(return_value=str(tmp_path))
     monkeypatch.setattr("huggingface_hub.snapshot_download", cached)
     corpus = build_corpus(DataConfig(corpus=Iwslt2017(check_sizes=False)))
-    assert corpus.load("train").src == ["Un"]
+    assert corpus.load("train").src == ("Un",)
     assert no_network == []
     assert all(call.kwargs["local_files_only"] for call in cached.call_args_list)
