@@ -115,8 +115,8 @@ def read_training(
 ) -> tuple[ParallelText | None, TokenizedSplit, str]:
     """The text of the training split, if it is to be kept, its ids, and its fingerprint.
 
-    One process of each machine reads the text, the first process before the others; the rest take
-    the ids from the cache, so that neither time nor memory grows with their number.
+    One process of each machine reads the text, and the first process encodes it before the others;
+    the rest take the ids from the cache, so that neither time nor memory grows with their number.
     """
     rank, local_rank = idist.get_rank(), idist.get_local_rank()
     read = partial(load_split, config, corpus, corpus.train, tokenizer, training=True)
