@@ -40,6 +40,7 @@ PARTIAL = ".partial-"
 STALE_AFTER_S = 24 * 3600.0
 CHUNK = 4096  # sentences handed to the tokenizer at a time
 REMEDY = "make room there or choose another folder with --set data.cache_dir=FOLDER"
+TOO_MANY_FILES = errno.EMFILE, errno.ENFILE  # open ones: no damage to an entry
 TOLD = {  # at every opening
     "long_kept": "%d pairs have a side of more than %d tokens; they are kept as they are",
     "truncated": "%d pairs had a side of more than %d tokens; it was cut to that length",
@@ -241,10 +242,7 @@ def _open(folder: Path) -> TokenizedSplit | None:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return TokenizedSplit(**arrays, n_skipped=manifest["n_skipped"])
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        if getattr(error, "errno", None) in (
-            errno.EMFILE,
-            errno.ENFILE,
-        ):  # nothing is wrong with it
+        if getattr(error, "errno", None) in TOO_MANY_FILES:
             raise
         logger.warning("cache entry %s is damaged (%s); it is made anew", folder, error)
         return None
