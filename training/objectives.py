@@ -133,6 +133,7 @@ class _ProjectedPair(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         exact = torch.promote_types(dtype, torch.float32)
         hidden, w = (first.to(dtype), second.to(dtype)), weight.to(dtype)
+        mean_w = weight.mean(dim=0, dtype=exact)
         objective, nll, n_correct = (
             torch.zeros((), dtype=exact, device=w.device) for _ in range(3)
         )
@@ -141,41 +142,37 @@ class _ProjectedPair(torch.autograd.Function):
         rows = _ROWS_CPU if w.device.type == "cpu" else _ROWS
         for start in range(0, len(targets), rows):
             part = slice(start, start + rows)
-            target = targets[part, None]
-            log_p, log_q = (product(h[part], w.t()).to(exact).log_softmax(dim=1) for h in hidden)
-            p, q = log_p.exp(), log_q.exp()
-            gradients = []
-            for share, log_probs, probs in zip(weights.cross_entropy, (log_p, log_q), (p, q)):
-                if not share:
-                    gradients.append(torch.zeros_like(probs))
-                    continue
-                at_target = log_probs.gather(1, target).sum()
-                nll -= share * at_target
-                n_correct += share * (log_probs.argmax(dim=1, keepdim=True) == target).sum()
-                mean = log_probs.mean(dim=1).sum()
-                objective -= share * ((1 - label_smoothing) * at_target + label_smoothing * mean)
-                # d cross-entropy / d logits = probs - (1 - eps) onehot - eps / V
-                gradient = (probs - label_smoothing / len(w)).mul_(share)
-                gradient.scatter_add_(
-                    1, target, torch.full_like(target, -share * (1 - label_smoothing), dtype=exact)
-                )
-                gradients.append(gradient)
-            apart = log_p - log_q
+            target = targets[part]
+            logits = [product(h[part], w.t()) for h in hidden]
+            apart = logits[0].to(exact) - logits[1]
+            probs, log_totals = [], []
+            for share, h, of_pass in zip(weights.cross_entropy, hidden, logits):
+                exps, total, log_total, at_target, hits = exponentials(of_pass, target, exact)
+                nll += share * (log_total - at_target).sum()
+                n_correct += share * hits.sum()
+                mean = h[part].to(exact) @ mean_w  # of the logits, by exact weights
+                losses = log_total - (1 - label_smoothing) * at_target - label_smoothing * mean
+                objective += share * losses.sum()
+                probs.append(exps.div_(total[:, None]))
+                log_totals.append(log_total)
+            apart.sub_((log_totals[0] - log_totals[1])[:, None])  # log p - log q
+            step = probs[0] - probs[1]
+            one, two = weights.first_from_second, weights.second_from_first
             # With KL = sum_v p (log p - log q):
             # d KL / d logits of p = p (log p - log q - KL), of q = q - p
-            for share, near, far, near_p, far_p, log_ratio in (
-                (weights.first_from_second, gradients[0], gradients[1], p, q, apart),
-                (weights.second_from_first, gradients[1], gradients[0], q, p, -apart),
-            ):
-                if share:
-                    divergence = (near_p * log_ratio).sum(dim=1, keepdim=True)
-                    objective += share * divergence.sum()
-                    near.add_(near_p * (log_ratio - divergence), alpha=share)
-                    far.add_(far_p - near_p, alpha=share)
-            for h, gradient, grad in zip(hidden, gradients, grad_hidden):
-                short = gradient.to(dtype)
-                grad[part] = product(short, w)
-                grad_weight += product(short.t(), h[part])
+            for i, sign, near, far in ((0, 1, one, two), (1, -1, two, one)):
+                share = weights.cross_entropy[i]
+                divergence = sign * torch.linalg.vecdot(probs[i], apart)
+                objective += near * divergence.sum()
+                factor = torch.add((share - near * divergence)[:, None], apart, alpha=sign * near)
+                short = factor.mul_(probs[i]).add_(step, alpha=sign * far).to(dtype)
+                grad = product(short, w).to(exact)
+                grad.sub_(w[target], alpha=share * (1 - label_smoothing))
+                grad_hidden[i][part] = grad.sub_(mean_w, alpha=share * label_smoothing)
+                grad_weight += product(short.t(), hidden[i][part])
+        for share, h in zip(weights.cross_entropy, hidden):
+            grad_weight.sub_(h.to(exact).sum(dim=0), alpha=share * label_smoothing / len(w))
+            grad_weight.index_add_(0, targets, h.to(exact), alpha=share * (label_smoothing - 1))
         found, of = (*grad_hidden, grad_weight), (first, second, weight)
         ctx.save_for_backward(*(grad.to(x.dtype) for grad, x in zip(found, of)))
         ctx.mark_non_differentiable(nll, n_correct)
