@@ -1,6 +1,7 @@
 """Models of a few thousand parameters in float64, toy schemes for each point of the seam."""
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -266,6 +267,9 @@ def model_with(name: str, **changes: Any) -> TranslationTransformer:
     torch.manual_seed(changes.get("seed", 0) + 1)
     model.scheme = TOYS[name]().double()
     return model
+
+
+shared_model = cache(model_with)  # for tests that change nothing in it
 
 
 def lively(name: str = "rope", seed: int = 0, **changes: Any) -> TranslationTransformer:

@@ -17,6 +17,7 @@ from tiny_models import (
     VOCAB,
     close,
     model_with,
+    shared_model,
     sources,
     targets,
     tiny_config,
@@ -46,7 +47,7 @@ every_model = pytest.mark.parametrize(("name", "norm"), EVERY)
 
 @every_model
 def test_a_later_target_token_changes_nothing_before_it(name: str, norm: str) -> None:
-    model, src, tgt_in = model_with(name, norm=norm), sources(5, 4), targets(2, 7)
+    model, src, tgt_in = shared_model(name, norm=norm), sources(5, 4), targets(2, 7)
     places = (1, 4, 6)
     versions = tgt_in.repeat(1 + len(places), 1, 1)
     for version, t in zip(versions[1:], places):
@@ -63,7 +64,7 @@ def test_a_later_target_token_changes_nothing_before_it(name: str, norm: str) ->
 @every_model
 @torch.no_grad()
 def test_more_padding_changes_no_real_position(name: str, norm: str) -> None:
-    model, tgt_in = model_with(name, norm=norm), targets(2, 5)
+    model, tgt_in = shared_model(name, norm=norm), targets(2, 5)
     src, padded = sources(6, 3), sources(6, 3, pad_to=11)
     memory, padded_memory = model.encode(src), model.encode(padded)
     close(padded_memory.states[0, :6], memory.states[0])
@@ -140,10 +141,12 @@ def test_dropout_stands_on_embeddings_branches_and_inside_the_feed_forward() -> 
 
 @every_model
 def test_every_parameter_gets_a_gradient(name: str, norm: str) -> None:
-    model = model_with(name, norm=norm)
-    model(sources(6, 4), targets(2, 5)).square().sum().backward()
+    model = shared_model(name, norm=norm)
+    keys, parameters = zip(*model.named_parameters())
+    loss = model(sources(6, 4), targets(2, 5)).square().sum()
+    gradients = zip(keys, torch.autograd.grad(loss, parameters))
     # FIRE's last bias shifts all logits of a head alike, which a softmax does not see.
-    unseen = {key for key, p in model.named_parameters() if p.grad.abs().max() < 1e-12}
+    unseen = {key for key, gradient in gradients if gradient.abs().max() < 1e-12}
     bias = {f"scheme.{stack}.0.out.bias" for stack in ("encoder", "decoder")}
     assert unseen == (bias if name == "fire" else set())
 
@@ -220,11 +223,11 @@ def steps(model: TranslationTransformer, src: Tensor, tgt_in: Tensor, chunks: li
 
 @every_model
 def test_stepwise_logits_equal_those_of_the_whole_target(name: str, norm: str) -> None:
-    model, src = model_with(name, norm=norm), sources(6, 3)
+    model, src = shared_model(name, norm=norm), sources(6, 3)
     tgt_in = targets(6, 7).view(2, 3, 7)
     with torch.no_grad():
         whole = model(src.repeat_interleave(3, dim=0), tgt_in.flatten(0, 1)).view(2, 3, 7, -1)
-        for chunks in ([1] * 7, [3, 1, 3], [7], [1, 2, 2, 2]):
+        for chunks in ([1] * 7, [2, 2, 1, 2]):
             close(steps(model, src, tgt_in, chunks), whole)
 
 
@@ -253,7 +256,7 @@ def test_a_gated_layer_with_rms_norms_is_that_of_the_papers() -> None:
 
 @every_model
 def test_reordered_and_selected_beams_go_on_from_their_own_prefix(name: str, norm: str) -> None:
-    model, src = model_with(name, norm=norm), sources(6, 3, 5)
+    model, src = shared_model(name, norm=norm), sources(6, 3, 5)
     prefix = targets(9, 4).view(3, 3, 4)
     tail = targets(9, 3, seed=1).view(3, 3, 3)
     beams, alive = torch.tensor([[2, 0, 0], [1, 2, 0], [1, 1, 1]]), torch.tensor([2, 0])
@@ -261,7 +264,7 @@ def test_reordered_and_selected_beams_go_on_from_their_own_prefix(name: str, nor
     whole = torch.cat((expected_prefix, tail), dim=2)[alive]
     with torch.no_grad():
         logits = model(src[alive].repeat_interleave(3, dim=0), whole.flatten(0, 1))
-    for rest in ([1, 1, 1], [2, 1], [3]):
+    for rest in ([1, 1, 1], [2, 1]):
         state = model.init_state(model.encode(src), beam_size=3, max_len=7)
         with torch.no_grad():
             model.decode_step(prefix, state)
@@ -329,14 +332,13 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "changes"), TWINS, ids=str)
-@pytest.mark.parametrize("training", [False, True])
 def test_torchs_transformer_agrees_in_logits_and_gradients(
-    name: str, changes: dict[str, Any], training: bool
+    name: str, changes: dict[str, Any]
 ) -> None:
     models = twins(POSITIONS[name], **changes)
     src, tgt_in = sources(6, 3, 5), targets(3, 5)
     weight = torch.randn(3, 5, VOCAB, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
-    logits = [model.train(training)(src, tgt_in) for model in models]
+    logits = [model.train()(src, tgt_in) for model in models]
     close(*logits, 1e-9)
     gradients = []
     for model, out in zip(models, logits):
