@@ -54,12 +54,8 @@ def caption_lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return src.astype(np.int64), tgt.astype(np.int64)
 
 
-def same(a: Batch, b: Batch) -> bool:
-    """Whether all fields are equal."""
-    return all(
-        torch.equal(x, getattr(b, name)) if torch.is_tensor(x) else x == getattr(b, name)
-        for name, x in dataclasses.asdict(a).items()
-    )
+def assert_same(a: Batch, b: Batch) -> None:
+    torch.testing.assert_close(dataclasses.asdict(a), dataclasses.asdict(b), rtol=0, atol=0)
 
 
 def train_loader(
@@ -81,7 +77,7 @@ def train_loader(
 # ------------------------------------------------------------------------------------------ forming
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120),
     batch_by=st.sampled_from(["tokens", "sentences"]),
@@ -274,7 +270,7 @@ def test_decoding_may_start_from_the_pad_id_and_a_batch_moves_whole() -> None:
     for x in (moved.src, moved.tgt_in, moved.tgt_out, moved.indices, moved.flat):
         assert x.device.type == "meta"
     assert moved.n_tokens == 3
-    assert same(batch.to("cpu"), batch)
+    assert_same(batch.to("cpu"), batch)
 
 
 # ------------------------------------------------------------------------------------------ loaders
@@ -291,7 +287,8 @@ def test_workers_and_resume_change_no_batch() -> None:
         groups = list(parallel)
         assert len(groups) == len(whole) - start
         for ours, theirs in zip(groups, whole[start:]):
-            assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+            for a, b in zip(ours, theirs, strict=True):
+                assert_same(a, b)
             assert not any(batch.src.is_shared() for batch in ours)  # it would keep files open
     rows = torch.cat([batch.indices for group in whole for batch in group])
     assert sorted(rows.tolist()) == list(range(60))

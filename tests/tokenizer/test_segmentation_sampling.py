@@ -57,7 +57,7 @@ def test_without_chance_the_ids_are_the_deterministic_ones(algorithm: str, stren
     assert drawn == trained(algorithm).encode_src_batch(FRENCH + ODD)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(text=st.sampled_from(FRENCH + ENGLISH + ODD) | st.text(max_size=30), seed=st.integers(0, 5))
 def test_any_segmentation_decodes_to_the_same_text(
     tokenizer: SubwordTokenizer, text: str, seed: int
@@ -225,9 +225,8 @@ def test_workers_and_the_place_where_an_epoch_is_taken_up_change_no_draw(tmp_pat
     for start, workers in ((0, 2), (1, 0), (1, 2)):
         part = epoch_of(tmp_path, 2, start=start, workers=workers)
         for a, b in zip(part, whole[2 * start :], strict=True):
-            for name in ("src", "tgt_in", "tgt_out", "indices"):
-                assert torch.equal(getattr(a, name), getattr(b, name))
-            assert a.n_tokens == b.n_tokens == int((a.tgt_out != 0).sum())
+            torch.testing.assert_close(dataclasses.asdict(a), dataclasses.asdict(b), rtol=0, atol=0)
+            assert a.n_tokens == int((a.tgt_out != 0).sum())
 
 
 def test_draws_are_of_the_rows_that_are_asked_for(tmp_path: Path) -> None:
