@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.schema import Cleaning, Config, DataConfig, NoCleaning, ParallelFiles
+from configs.schema import Cleaning, Config, DataConfig, ParallelFiles
 from configs.serialize import apply_overrides, from_dict, to_dict
 from data.cleaning import STOP_WORDS, clean_text, speaks
 from data.corpora.base import ParallelText
@@ -121,9 +121,6 @@ def test_rules_are_set_by_text_and_come_back_from_a_dict() -> None:
     config = apply_overrides(Config(), rules)
     assert config.data.clean == Cleaning(max_ratio=2.5)
     assert from_dict(to_dict(config)) == config
-    old = to_dict(Config())
-    del old["data"]["clean"], old["data"]["directions"]
-    assert from_dict(old).data.clean == NoCleaning()
     words = r"data\.clean\.max_words = 2: allowed: .* >= min_words = 3"
     with pytest.raises(ConfigError, match=words):
         Cleaning(min_words=3, max_words=2)

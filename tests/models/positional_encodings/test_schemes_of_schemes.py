@@ -139,13 +139,6 @@ def test_in_training_every_sentence_begins_anywhere_and_later_at_its_beginning(i
     assert scheme.max_length("source") == (bound and bound.length) == length
 
 
-def test_a_shift_reaches_the_model_in_training_alone() -> None:
-    shape, plain = tiny_model(Shape(max_shift=50)), tiny_model(Sinusoidal())
-    batch = sources(6, 4), targets(2, 5)
-    assert torch.equal(shape(*batch), plain(*batch))
-    assert (shape.train()(*batch) - plain.train()(*batch)).abs().max() > 0.01
-
-
 # --------------------------------------------------------------------------------------- two in one
 
 
