@@ -1,4 +1,4 @@
-"""DeepNorm and weights by depth against their formulas; unlike stacks train and translate."""
+"""DeepNorm and weights by depth against their formulas."""
 
 import math
 from typing import Any
