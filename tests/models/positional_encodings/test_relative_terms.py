@@ -18,7 +18,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import (
     _apply_relative_key_position_encoding,
 )
-from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
+from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 import configs.positions as config
 from models.positional_encodings import deberta as deberta_module, transformer_xl
@@ -30,7 +30,6 @@ from models.positional_encodings.deberta import (
     log_bucket_bounds,
 )
 from models.positional_encodings.shaw import Shaw, shaw_logits, shaw_values
-from models.positional_encodings.transformer_xl import relative_sinusoids
 from models.schemes import build_scheme
 
 B, H, DH = 2, 2, 6
@@ -181,9 +180,11 @@ def xl_logits(q: Tensor, k: Tensor, u: Tensor, v: Tensor, w_kr: Tensor, *where: 
 
 
 def test_bfloat16_tells_far_distances_apart() -> None:
-    far = torch.tensor([2048]), torch.tensor([0, 1])
-    table, index = relative_sinusoids(*far, 64, dtype=torch.bfloat16)
-    assert not torch.equal(table[index[0, 0]], table[index[0, 1]])
+    module = configured(config.TransformerXl(reading="xlnet"), **SHAPE).bfloat16()
+    q, k = normal(1, H, 1, DH).bfloat16(), torch.zeros(1, H, 2, DH, dtype=torch.bfloat16)
+    far = Places(torch.tensor([2048]), torch.tensor([0, 1]))
+    near, next_one = module.logit_term(q, k, far, None).unbind(-1)
+    assert not torch.equal(near, next_one)
 
 
 def xl_scheme(reading: Any) -> PositionScheme:
@@ -230,15 +231,6 @@ def check_xlnet(reading: str, distance: Callable[[int], int] = lambda t: t) -> N
             for n_memory in (0, 4):
                 q, k, places, theirs = xlnets_weights(layer, n_memory, distance)
                 close(logits_of(module, q, k, places).softmax(-1), theirs)
-
-
-def test_the_sinusoids_of_distances_are_xlnets() -> None:
-    shape = {"d_model": D_MODEL, "n_head": H, "n_layer": 1, "d_inner": 8}
-    n, model = 6, XLNetModel(XLNetConfig(vocab_size=5, **shape, attn_type="bi"))
-    theirs = model.relative_positional_encoding(n, n)[:, 0]  # rows for distances n .. -n + 1
-    table, index = relative_sinusoids(torch.arange(n), torch.arange(n), D_MODEL, dtype=DOUBLE)
-    rows = n - (torch.arange(n)[:, None] - torch.arange(n))
-    close(table[index].float(), theirs[rows], 1e-6)
 
 
 def changed(change: Callable[..., tuple]) -> Terms:
