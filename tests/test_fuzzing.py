@@ -226,7 +226,10 @@ def test_configs_from_data(config: Config, data: st.DataObject) -> None:
 @given(
     config=st.sampled_from(CONFIGS),
     changes=st.lists(
-        st.builds("{}={}".format, st.one_of(st.sampled_from(KEYS), short_text), VALUES),
+        st.one_of(
+            st.sampled_from(KINDS),
+            st.builds("{}={}".format, st.one_of(st.sampled_from(KEYS), short_text), VALUES),
+        ),
         min_size=1,
         max_size=3,
     ),
