@@ -106,7 +106,10 @@ def test_the_text_is_cut_and_the_cache_built_in_every_round_and_then_opened(
     assert np.array_equal(opened.src_ids, split.src_ids)
 
 
-def test_the_script_writes_both_tables_of_the_data(tmp_path: Path, in_process: Any) -> None:
+def test_the_script_writes_both_tables_of_the_data(
+    tmp_path: Path, in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "REST_S", 0)
     settings = [part for text in SMALL for part in ("--set", text)]
     done = in_process(bench_data.main)(
         *"--only data --sentences 150 --rounds 2".split(), *settings, "--output_dir", tmp_path
