@@ -35,7 +35,6 @@ from configs.schema import (
 )
 from configs.serialize import to_dict
 from models.build import build_model
-from models.decoding import beam
 from models.decoding.hypothesis import Limits, never_generated
 from models.decoding.stepwise import greedy_search
 from models.positional_encodings.base import InputPosition
@@ -199,10 +198,10 @@ class Exported:
     def ours(self) -> list[tuple[int, ...]]:
         return [best.ids for [best] in greedy_search(self.model, self.src, self.limits)]
 
-    def theirs(self, beam_size: int = 1) -> list[tuple[tuple[int, ...], float]]:
+    def theirs(self) -> list[tuple[tuple[int, ...], float]]:
         results = self.translator.translate_batch(
             [self.tokenizer.src_pieces(source) for source in self.sources],
-            beam_size=beam_size,
+            beam_size=1,
             length_penalty=0,
             max_decoding_length=MAX_LEN,
             min_decoding_length=0,
@@ -247,22 +246,6 @@ def test_distances_beyond_the_table_get_the_bias_of_its_end(
     # t5 of 6 distances: the rest are alike
     monkeypatch.setattr(export_ctranslate2, "MAX_POSITIONS", 7)
     check_equal(Exported(config_of(position=POSITIONS["t5"]), tokenizer, tmp_path / "out"))
-
-
-def test_beam_search_without_length_penalty_finds_the_same(
-    tokenizer: SubwordTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exported = Exported(config_of(position=Rope()), tokenizer, tmp_path / "out")
-
-    def ruled_out_first(logits: torch.Tensor, never: torch.Tensor) -> torch.Tensor:
-        return logits.index_fill(-1, never, -torch.inf).log_softmax(-1)
-
-    # An untrained model gives those ids a few percent, which we leave in the sum and CTranslate2
-    # does not.
-    monkeypatch.setattr(beam, "allowed_log_probs", ruled_out_first)
-    ours = beam.beam_search(exported.model, exported.src, exported.limits, beam_size=4, n_best=1)
-    assert [best.ids for [best] in ours] == [ids for ids, _ in exported.theirs(beam_size=4)]
-    assert [best.ids for [best] in ours] != exported.ours()
 
 
 def test_a_vocabulary_that_starts_from_padding(marian_folder: Path, tmp_path: Path) -> None:
@@ -516,7 +499,8 @@ def test_a_missing_package_is_named_before_anything_is_read(
         ),
         ("--format safetensors --output_dir FOLDER", "is not empty: give a new folder"),
         ("--format safetensors --output_dir FOLDER/a_file/b", "cannot write"),
-        ("--format ctranslate2 --output_dir FOLDER/out", "'fire' cannot be exported"),
+        ("--format ctranslate2 --output_dir FOLDER/out", "cannot be exported to CTranslate2"),
+        ("--format transformers --output_dir FOLDER/out", "cannot be exported to transformers"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(

@@ -466,13 +466,3 @@ def test_ctranslate2_has_no_equal_of_two_vocabularies(marian_folder: Path, tmp_p
     two = FrEnTokenizer(with_two_vocabularies(marian_folder, tmp_path / "two"))
     with pytest.raises(UserError, match="converter needs one vocabulary that ends in padding"):
         Exported(tmp_path / "out", two, torch.float32, norm="post").write(zero_start=True)
-
-
-def test_a_refusal_leaves_nothing_behind(
-    trained_run: Path, tmp_path: Path, in_process: Any
-) -> None:
-    call = in_process(script.main)
-    out = ("--output_dir", tmp_path / "out")
-    ended = call("--model_path", trained_run, "--format", "transformers", *out)
-    assert ended.error().startswith("model.position.kind = 'rope' cannot be exported")
-    assert list(tmp_path.iterdir()) == []
