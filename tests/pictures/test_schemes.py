@@ -179,7 +179,6 @@ def test_a_fresh_scheme_leaves_the_random_state_alone_and_is_the_same_each_time(
     ("picture", "position", "n", "said"),
     [
         ("encoding", Alibi(), None, "'alibi' adds nothing to embeddings and turns nothing"),
-        ("encoding", Learnable(max_positions=20), 21, "21: the learnable encoding has 20"),
         ("bias", Rope(), None, "'rope' adds no bias to the logits that is independent of queries"),
         ("similarity", Rope(), None, "'rope' adds nothing to embeddings; choose one that does"),
         ("projections", T5(), None, "'t5' adds nothing to embeddings"),

@@ -191,7 +191,6 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
         ("decay --device cuda:9", "--device cuda:9 is for the model of a run"),
         ("bias --position aliby", "aliby"),
         ("decay --positions 0", "argument --positions: '0': must be an integer >= 1"),
-        ("decay --output_dir LICENSE", "cannot write LICENSE/decay_sinusoidal_rope.png"),
         ("rotation --gif", "unrecognized arguments: --gif"),
     ],
 )
