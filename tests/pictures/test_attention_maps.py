@@ -95,8 +95,8 @@ def test_odd_tokens_are_drawn_as_they_are_without_mathtext_or_warnings(tmp_path:
         texts = assert_legible(figure)
         for suffix in ("png", "pdf", "svg"):
             save_figure(figure, tmp_path / f"odd.{suffix}")
-    assert {"$x$", "$\\frac{1}$", "$", "a\\tb\\n", "␣", "_a^b_", "U+D83D"} <= set(texts)
-    assert all(len(text) <= 20 for text in texts if text.startswith("Donau"))
+    shown = {"$x$", "$\\frac{1}$", "$", "a\\tb\\n", "␣", "_a^b_", "U+D83D", "Donaudampfschifffah…"}
+    assert shown <= set(texts)
     assert not any(text.get_parse_math() for text in figure.findobj(Text) if "$" in text.get_text())
 
 
