@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import local_hub
@@ -553,7 +554,7 @@ def test_the_finetuning_config_goes_on_from_a_model(
 
     whole = run_here(config, hook=look).run
     losses = [line["loss"] for line in log_of(whole).values()]
-    assert losses[-1] < losses[0]
+    assert fmean(losses[-10:]) < fmean(losses[:10]) - 0.3  # one batch differs as much from another
     saved = load_run(whole.path)
     assert saved.config.model == replace(first.config.model, dropout=0.1)
     assert saved.config.tokenizer == first.config.tokenizer
