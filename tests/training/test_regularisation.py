@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import D_MODEL, EOS, POSITIONS, sources, targets, tiny_config, tiny_model
+from tiny_models import BOS, D_MODEL, EOS, POSITIONS, sources, targets, tiny_config, tiny_model
 from torch import Tensor
 
 from models.dropout import JointDropout
@@ -69,7 +69,7 @@ def test_word_dropout_takes_the_embedding_and_leaves_the_position(position: str)
         assert (dropped ^ kept).all()
         assert 0.25 < dropped.double().mean() < 0.55
         assert len(dropped.unique(dim=0)) > 10  # each sentence for itself
-    assert (src == EOS).any()
+        assert dropped[(ids == EOS) | (ids == BOS)].any()  # special tokens too
 
 
 @pytest.mark.parametrize("field", ["word_dropout", "stochastic_depth"])
