@@ -58,13 +58,13 @@ def test_the_average_is_the_recursion_number_by_number() -> None:
 
 
 def test_training_is_not_changed_and_the_average_of_its_updates_saved(config: Config) -> None:
-    every = ("train.checkpoint_every_steps=1", "train.max_steps=3", "train.keep_regular=9")
+    every = ["train.checkpoint_every_steps=1", "train.keep_steps=3", "train.max_steps=3"]
+    short = apply_overrides(config, every)
+    plain = apply_overrides(short, ["train.ema_decay=none"])
+    runs = [run_here(each).run for each in (short, plain)]
     updates, averages = [], []
-    for n in (1, 2, 3):  # runs that end after one, two and three updates
-        short = apply_overrides(config, [*every, f"train.max_steps={n}"])
-        payload = content(run_here(short).run.checkpoints / f"step_checkpoint_{n}.pt")
-        plain = apply_overrides(short, ["train.ema_decay=none"])
-        without = content(run_here(plain).run.checkpoints / f"step_checkpoint_{n}.pt")
+    for n in (1, 2, 3):
+        payload, without = (content(r.checkpoints / f"step_checkpoint_{n}.pt") for r in runs)
         assert same(payload["last_weights"], without["model"])
         assert "last_weights" not in without
         updates.append(payload["last_weights"])
