@@ -159,13 +159,12 @@ def test_plateau_can_fall_while_it_warms_up() -> None:
     assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("step", [8, 11])
-def test_plateau_goes_on_where_it_was(step: int, plateau_run: tuple[Config, Run]) -> None:
+def test_plateau_goes_on_where_it_was(plateau_run: tuple[Config, Run]) -> None:
     config, whole = plateau_run
     log = log_of(whole)
     seen = [log[n]["learning_rate"] * 1e25 for n in (1, 2, 8, 9, 12, 13)]
     assert seen == pytest.approx([0.5, 1, 1, 0.5, 0.5, 0.25])
-    stopped = run_here(apply_overrides(config, [f"train.max_steps={step}"])).run
+    stopped = run_here(apply_overrides(config, ["train.max_steps=8"])).run
     run_here(config, resume=stopped.path)
     assert log_of(stopped) == log
     last = [content(run.checkpoints / "regular_checkpoint_4.pt") for run in (whole, stopped)]
