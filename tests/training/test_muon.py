@@ -50,13 +50,6 @@ def test_the_step_is_a_polynomial_of_the_singular_values_alone(shape: tuple[int,
     torch.testing.assert_close(orthogonalise(x, x.dtype), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_step_is_nearly_orthogonal(dtype: torch.dtype) -> None:
-    s = torch.linalg.svdvals(orthogonalise(normal(4, 64, 192), dtype).double())
-    assert s.min() > 0.6
-    assert s.max() < 1.3
-
-
 def test_no_gradient_moves_nothing_but_what_decays() -> None:
     weight = nn.Parameter(normal(4, 4))
     start = weight.detach().clone()
