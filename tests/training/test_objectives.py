@@ -190,9 +190,7 @@ def test_sim_cut_compares_the_whole_pass_with_one_without_some_embeddings() -> N
     assert sums.nll.item() == pytest.approx(nll.item(), rel=1e-10)
 
 
-@pytest.mark.parametrize(
-    "objective", [RDrop(alpha=0.0), RDrop(alpha=1e3), SimCut(cut=0.0)], ids=str
-)
+@pytest.mark.parametrize("objective", [RDrop(alpha=1e3), SimCut(cut=0.0)], ids=str)
 def test_passes_that_do_not_differ_are_the_cross_entropy(objective: Any) -> None:
     """R-Drop without dropout, and SimCut that cuts nothing."""
     group = [[batch_of(sentences(6, seed=2), range(6))]]
