@@ -35,8 +35,11 @@ def test_a_compiled_run_has_the_losses_and_the_names_of_an_eager_one(
     plain = "model.dropout=0.0 model.position=none train.max_steps=3"
     config = toy_config(tmp_path, sizes, plain)
     eager = run_here(config).run
+    torch._dynamo.utils.counters.clear()
     try:
         compiled = run_here(apply_overrides(config, ["train.compile=true"])).run
+        # Two of each stack, for training and for validation, and that of the softmax.
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 5
     finally:
         torch._dynamo.reset()
     for step, line in log_of(eager).items():
