@@ -29,7 +29,7 @@ from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training import saving
 from training.log import RunLog, is_validated
-from training.saving import AtomicSaver, Checkpoints, is_due
+from training.saving import AtomicSaver, Checkpoints
 from training.start import Progress
 from utils.errors import UserError
 
@@ -44,6 +44,10 @@ def config(folder: Path) -> Config:
 @pytest.fixture(scope="module")
 def run(config: Config) -> Run:
     return run_here(config).run
+
+
+def table_of(events: EventAccumulator, tag: str) -> str:
+    return events.Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
 def test_the_folder_of_a_run(config: Config, run: Run) -> None:
@@ -123,8 +127,9 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
     assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
     assert "_hparams_/session_start_info" in events.summary_metadata
-    table = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert "| model.d_model | 16 |" in table
+    assert "| model.d_model | 16 |" in table_of(events, "config")
+    # A head, a line, and evaluate.bleu_sentences.
+    assert len(table_of(events, "validation/translations").splitlines()) == 2 + 5
     assert [event.step for event in events.Scalars("validation/bleu")] == [30, 40]
     assert len(events.Scalars("train/loss")) == 40
 
@@ -188,8 +193,8 @@ def test_a_table_keeps_its_columns_and_other_threads_their_errors(
     assert threading.excepthook is told
     events = EventAccumulator(str(run.logs))
     events.Reload()
-    table = events.Tensors("pairs/text_summary")[0].tensor_proto.string_val[0].decode()
-    [shown] = re.findall("<td>(.*)</td>\n<td>c</td>", markdown_to_safe_html(table))
+    table = markdown_to_safe_html(table_of(events, "pairs"))
+    [shown] = re.findall("<td>(.*)</td>\n<td>c</td>", table)
     assert html.unescape(shown) == written
 
 
@@ -384,7 +389,3 @@ def test_a_log_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="full"):
         saver({"optimizer": {"state": {}}, "model": {"w": torch.ones(1)}}, "x.pt")
     assert (tmp_path / "x.pt").is_file()
-
-
-def test_the_last_epoch_is_always_due() -> None:
-    assert [epoch for epoch in range(1, 6) if is_due(epoch, 2, 5)] == [2, 4, 5]

@@ -510,10 +510,13 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
 def test_an_end_between_two_validations_counts_for_nothing_in_a_longer_run(folder: Path) -> None:
     waiting = "optim.schedule=plateau optim.schedule.lr=0.4 optim.schedule.patience=1"
     waiting += " optim.schedule.warmup_steps=1 data.batch_size=400"
-    config = toy_config(folder, waiting, "evaluate.every_epochs=2 train.patience=9")
+    by_two = "evaluate.every_epochs=2 train.checkpoint_every_epochs=2 train.keep_regular=9"
+    config = toy_config(folder, waiting, by_two, "train.patience=9")
     long, short = (apply_overrides(config, [f"train.max_epochs={n}"]) for n in (5, 3))
     whole, cut = run_here(long).run, run_here(short).run
     assert list(log_of(cut, "validation")) == [14, 21]
+    due = [f"regular_checkpoint_{epoch}.pt" for epoch in (2, 4, 5)]  # the last one always
+    assert [path.name for path in whole.files(REGULAR)] == due
     run_here(long, resume=cut.path)
     assert log_of(cut) == log_of(whole)
     assert_same(whole, cut, "regular_checkpoint_5.pt")
