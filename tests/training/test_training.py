@@ -369,7 +369,8 @@ def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> 
         modes = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
         return [*products, *modes, torch.get_deterministic_debug_mode(), torch.get_default_device()]
 
-    at_first = settings()
+    at_first, within = settings(), []
+    look = at_update(1, lambda *_: within.append(settings()))
     drawn = torch.get_rng_state()
     try:
         torch.set_default_dtype(torch.float64)
@@ -379,7 +380,7 @@ def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> 
         with modes[0], modes[1], torch.device("meta"):
             before = settings()
             assert all(map(operator.ne, before, at_first))
-            assert_same_logs(plain, run_here(config).run)
+            assert_same_logs(plain, run_here(config, hook=look).run)
             assert settings() == before
     finally:
         torch.set_default_dtype(at_first[1])
@@ -389,10 +390,11 @@ def test_what_the_caller_set_changes_nothing_and_holds_again(tmp_path: Path) -> 
     products: Any = torch.backends.mkldnn
     products.matmul.fp32_precision = "bf16"  # the newer way to say so
     try:
-        assert_same_logs(plain, run_here(config).run)
+        assert_same_logs(plain, run_here(config, hook=look).run)
         assert products.matmul.fp32_precision == "bf16"
     finally:
         products.matmul.fp32_precision = "none"
+    assert within == [at_first] * 2
 
 
 def test_the_threads_of_a_command_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
