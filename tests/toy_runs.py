@@ -117,16 +117,15 @@ def at_update(step: int, do: Callable[[Engine, Learner], object]) -> Hook:
 
 
 def log_of(run: Run | Path, kind: str = "train") -> dict[int, dict[str, Any]]:
-    """metrics.jsonl by step: everything that must repeat exactly, so without the speed."""
+    """metrics.jsonl by step, each once: what must repeat exactly, so without the speed."""
     path = (run.path if isinstance(run, Run) else run) / "logs" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return {
-        line["step"]: {
-            key: value for key, value in line.items() if key not in ("kind", "tokens_per_second")
-        }
-        for line in lines
-        if line["kind"] == kind
-    }
+    lines = [line for line in lines if line.pop("kind") == kind]
+    by_step = {line["step"]: line for line in lines}
+    assert len(by_step) == len(lines), path
+    for line in lines:
+        line.pop("tokens_per_second", None)
+    return by_step
 
 
 def content(path: Path) -> dict[str, Any]:

@@ -497,8 +497,9 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
             run_here(apply_overrides(config, [change]), third)
     (again.checkpoints / "regular_checkpoint_4.pt").unlink()  # made again below
     less = "train.patience=1 evaluate.every_epochs=2 evaluate.bleu_every_epochs=2"
+    other = copied(again, tmp_path / "other").checkpoints / third.name
     with scored(6.0), mock.patch("training.start.is_validated", return_value=False):
-        assert run_here(apply_overrides(config, less.split()), third).stopped_early
+        assert run_here(apply_overrides(config, less.split()), other).stopped_early
     with scored(4.0):
         run_here(config, third)
     assert_same_logs(again, result.run)
