@@ -28,7 +28,7 @@ from toy_runs import (
     same,
     toy_config,
 )
-from updates import CPU, PAD, VOCABULARY, batch_of, sentences, small_model
+from updates import CPU, PAD, VOCABULARY, batch_of, sentences, small_model, updated
 
 from checkpoints.content import read_checkpoint
 from checkpoints.run import Run, create_run
@@ -36,7 +36,7 @@ from configs.schema import DecodeConfig
 from configs.serialize import apply_overrides
 from data.batching import TOKENS_OF_A_SENTENCE, collate, largest_batches
 from training import faults, prepare, run as run_module, saving
-from training.faults import NonFiniteError, refuse, remedies_named, smaller_batches
+from training.faults import NonFiniteError, remedies_named, smaller_batches
 from training.log import RunLog
 from training.prepare import Learner
 from translation.evaluator import create_evaluator
@@ -263,10 +263,11 @@ def test_no_checkpoint_is_made_of_broken_weights(
 
 
 def test_the_engine_alone_refuses_bad_numbers() -> None:
-    engine = Engine(lambda engine, batch: None)
-    words = r"update 0 \(epoch 0\): loss inf, gradient norm nan; rows 0, 1 of the"
+    model = small_model()
+    model.output.weight.data.fill_(math.inf)
+    words = r"update 1 \(epoch 1\): loss nan, gradient norm nan; rows 0, 1 of the"
     with pytest.raises(NonFiniteError, match=words):
-        refuse(engine, [batch_of(sentences(2, seed=1), range(2))], math.inf, math.nan)
+        updated([[batch_of(sentences(2, seed=1), range(2))]], model=model)
 
 
 def test_a_scaler_that_finds_no_scale_ends_the_run_and_its_steps_are_counted(

@@ -13,7 +13,7 @@ from data.cache import TokenizedSplit
 from models.build import build_model
 from models.loss import TokenSums
 from training.engine import create_trainer
-from training.faults import BadUpdate, refuse
+from training.faults import BadUpdate
 from training.objectives import build_objective
 from training.prepare import Learner
 from training.schedules import build_scheduler
@@ -65,7 +65,7 @@ def updated(
     model: Any = None,
     dtype: torch.dtype = torch.float64,
     scaled: bool = False,
-    on_bad: BadUpdate = refuse,
+    on_bad: BadUpdate | None = None,
     **changes: Any,
 ) -> tuple[nn.Module, dict[str, float]]:
     """A small model after plain gradient steps (rate 1) on the groups; the last one's output."""
@@ -80,7 +80,9 @@ def updated(
         scaler=torch.amp.GradScaler("cpu", enabled=scaled),
         average=None,
     )
-    how: Any = {"device": CPU, "dtype": dtype, "seed": 0, "on_bad_numbers": on_bad}
+    how: Any = {"device": CPU, "dtype": dtype, "seed": 0}
+    if on_bad is not None:
+        how["on_bad_numbers"] = on_bad
     trainer = create_trainer(learner, config, **how)
     return model, trainer.run(groups, max_epochs=1).output
 
