@@ -1,51 +1,25 @@
 """The page in a real browser: typed text is translated, shown as text, and asks no other host."""
 
-import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
-from typing import Any
-from unittest import mock
 
 import pytest
-import uvicorn
 from browser import WIDTHS, chromium, complaints, dark, overflow, requested
 from made_runs import untrained_run
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-from test_serve import Server
+from test_serve import Server, serving_here
 
-import serve
 from configs.positions import Sinusoidal
 
 HOSTILE = "<script>alert(1)</script> \"a\" 'b' & 😀 שלום <img src=x onerror=alert(2)>"
 
 
-@contextlib.contextmanager
-def serving(*args: str | Path) -> Iterator[Server]:
-    """serve.py in a thread: a process of its own takes seconds to start."""
-    begun, run = Queue[Any](), uvicorn.Server.run
-
-    def begin(server: uvicorn.Server, sockets: Any) -> None:
-        begun.put((server, sockets[0].getsockname()[1]))
-        run(server, sockets)
-
-    with mock.patch.object(uvicorn.Server, "run", begin), ThreadPoolExecutor(1) as thread:
-        ended = thread.submit(serve.main, ["--port", "0", *map(str, args)])
-        server, port = begun.get(timeout=120)
-        try:
-            yield Server(None, port)  # type: ignore[arg-type]
-        finally:  # else the thread is waited for where a test fails
-            server.should_exit = True
-        ended.result()
-
-
 @pytest.fixture(scope="module")
 def server(trained_run: Path) -> Iterator[Server]:
-    with serving("--model_path", trained_run, trained_run, "--max_len", "40") as server:
+    with serving_here("--model_path", trained_run, trained_run, "--max_len", "40") as server:
         yield server
 
 
@@ -129,7 +103,7 @@ def test_a_model_without_attention_and_scores_of_another_kind(
     plain = untrained_run(trained_run, tmp_path, **changes)
     plain = plain.rename(plain.with_name("a  b"))
     options = ("--beam_size", "3", "--mbr", "chrf", "--max_len", "5")
-    with serving("--model_path", plain, trained_run, *options) as server:
+    with serving_here("--model_path", plain, trained_run, *options) as server:
         browser.get(f"http://127.0.0.1:{server.port}/")
         until(browser, lambda: text_of(browser, "length"))
         write(browser, "Le chat dort.\nIl fait froid.")

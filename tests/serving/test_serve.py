@@ -11,10 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
+from unittest import mock
 from urllib.parse import urlencode
 
 import pytest
@@ -22,18 +23,18 @@ import uvicorn
 from conftest import ROOT
 from starlette.exceptions import HTTPException
 
-import inference
 import serve
 from configs.schema import DecodeConfig, Phrasebook, Sampling
 from data.corpora.phrasebook import PhrasebookCorpus
 from serving.app import Limits, Service, _in_capitals, _joined, build_app
 from serving.tasks import Served, Task
-from translation.loading import load_run
+from translation.answers import Hypothesis
 from translation.translator import Translator
 from utils.errors import UserError
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-LIMITS = ("--max_chars", "2000", "--max_waiting", "16", "--max_batch", "8")
+LIMITS = "--device cpu --max_chars 2000 --max_waiting 16 --max_batch 8".split()
+Right = dict[str, list[Hypothesis]]  # a Translator's, by sentence
 FEW = Limits(max_batch=32, max_wait=0.005, max_waiting=2, max_chars=100_000, timeout=1.0)
 
 
@@ -80,9 +81,29 @@ def serving(*args: str | Path) -> Iterator[Server]:
             process.kill()
 
 
+@contextlib.contextmanager
+def serving_here(*args: str | Path) -> Iterator[Server]:
+    """serve.py in a thread: a process of its own takes seconds to start."""
+    begun, run = Queue[Any](), uvicorn.Server.run
+
+    def begin(server: uvicorn.Server, sockets: Any) -> None:
+        begun.put((server, sockets[0].getsockname()[1]))
+        run(server, sockets)
+
+    with ThreadPoolExecutor(1) as thread:
+        with mock.patch.object(uvicorn.Server, "run", begin):
+            ended = thread.submit(serve.main, ["--port", "0", *map(str, args)])
+            server, port = begun.get(timeout=120)
+        try:
+            yield Server(None, port)  # type: ignore[arg-type]
+        finally:  # else the thread is waited for where a test fails
+            server.should_exit = True
+        ended.result()
+
+
 @pytest.fixture(scope="module")
 def server(trained_run: Path) -> Iterator[Server]:
-    with serving("--model_path", trained_run, *LIMITS) as server:
+    with serving_here("--model_path", trained_run, *LIMITS) as server:
         yield server
 
 
@@ -92,24 +113,18 @@ def sentences() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def right(trained_run: Path, sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """By sentence, inference.py's hypotheses."""
-    folder = tmp_path_factory.mktemp("right")
-    (folder / "source").write_text("".join(f"{text}\n" for text in sentences), "utf-8")
-    args = ["--model_path", trained_run, "--src_file", folder / "source", "--json"]
-    inference.main([*map(str, args), "--output", str(folder / "target"), "--search", "both"])
-    lines = (folder / "target").read_text("utf-8").splitlines()
-    return dict(zip(sentences, map(json.loads, lines)))
+def right(translator: Translator, sentences: list[str]) -> Right:
+    return {found.src: found.hypotheses for found in translator.translate(sentences)}
 
 
-def test_clients_at_once_get_what_inference_gives(
-    server: Server, sentences: list[str], right: Any
+def test_clients_at_once_get_what_a_translator_finds(
+    server: Server, sentences: list[str], right: Right
 ) -> None:
     with ThreadPoolExecutor(12) as clients:
         answers = clients.map(lambda text: server.translate(q=text, alternatives=2), sentences)
     for text, answer in zip(sentences, answers):
         assert answer.status == 200
-        best, *others = dict.fromkeys(found["text"] for found in right[text]["beam"][:3])
+        best, *others = dict.fromkeys(found.text for found in right[text][:3])
         assert answer.json() == {"translatedText": best, "alternatives": others}
     metrics = server("GET", "/metrics").body.decode()
     assert re.search(r'fr2en_requests_total{path="/translate",status="200"} \d\d', metrics)
@@ -117,8 +132,8 @@ def test_clients_at_once_get_what_inference_gives(
     assert float(sizes) < float(items)  # some were searched together
 
 
-def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Any) -> None:
-    best = {text: found["beam"][0]["text"] for text, found in right.items()}
+def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Right) -> None:
+    best = {text: found[0].text for text, found in right.items()}
     a, b, c = sentences[:3]
     answer = server.translate(q=[a, f"{b}\n\n{c}"], source="fr", target="en", format="text")
     assert answer.json() == {"translatedText": [best[a], f"{best[b]}\n\n{best[c]}"]}
@@ -138,7 +153,7 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     assert server("POST", "/translate", plain.encode(), kind).json() == found
     detailed = server.translate(q=a, details=True).json()["hypotheses"]
     [score] = [found["score"] for found in detailed]
-    assert score == pytest.approx(right[a]["beam"][0]["score"], abs=1e-6)
+    assert score == pytest.approx(right[a][0].score, abs=1e-6)
     assert server.translate(q=" \n").json() == {"translatedText": "\n"}
     begun = server.translate(q=[a, f"{b}\n\n{c}"], prefix=["They\n", "\n\nWe two"]).json()
     first, rest = begun["translatedText"]
@@ -148,37 +163,26 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: An
     assert server("POST", "/translate", form, FORM).json()["translatedText"] == [first, best[b]]
 
 
-def test_all_are_compared_to_find_the_least_risk(trained_run: Path, sentences: list[str]) -> None:
-    loaded, one = load_run(trained_run), Translator.load(trained_run)
-    translator = replace(one, decode=replace(one.decode, mbr="chrf", n_best=5))
-    [found] = Served(loaded, translator).do(Task("one", "translate"), [(sentences[0], "")])
-    best = translator.translate(sentences[0])
-    assert found == [{"text": best.text, "score": best.score}]
-
-
-def test_as_many_samples_are_drawn_as_are_asked_for(trained_run: Path) -> None:
-    one = Translator.load(trained_run)
-    translator = replace(one, decode=replace(one.decode, search=Sampling(), beam_size=2, n_best=2))
-    served = Served(load_run(trained_run), translator)
-    [found] = served.do(Task("one", "translate", "sample", 5), [("Le chat dort.", "")])
-    assert len(found) == 5
-
-
-def test_what_spells_the_same_is_given_once() -> None:
+@pytest.mark.parametrize(
+    ("decode", "n_best", "searched"),
+    [
+        (DecodeConfig(), 3, 3),
+        (DecodeConfig(), 99, 5),  # as many as a beam has
+        (DecodeConfig(mbr="chrf"), 3, 5),  # all that are compared
+        (DecodeConfig(search=Sampling(), n_best=2), 99, 99),
+    ],
+)
+def test_what_spells_the_same_is_given_once(
+    decode: DecodeConfig, n_best: int, searched: int
+) -> None:
     beam = {-1.0: "the cat", -2.0: "the\ncat", -3.0: "a cat"}
     ranked = [SimpleNamespace(text=text, score=score) for score, text in beam.items()]
-    found, asked = [SimpleNamespace(hypotheses=ranked)], []
-
-    def translate(*_: Any, n_best: int, **__: Any) -> Any:
-        asked.append(n_best)
-        return found
-
-    translator: Any = SimpleNamespace(decode=DecodeConfig(), translate=translate)
-    served = Served(loaded=cast(Any, None), translator=translator)
-    for n_best in (3, 99):
-        [answer] = served.do(Task("", "translate", n_best=n_best), [("le chat", "")])
-        assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
-    assert asked == [3, DecodeConfig().beam_size]  # as many as a beam has
+    translate = mock.Mock(return_value=[SimpleNamespace(hypotheses=ranked)])
+    translator: Any = SimpleNamespace(decode=decode, translate=translate)
+    task = Task("", "translate", decode.search.kind, n_best)
+    [answer] = Served(cast(Any, None), translator).do(task, [("le chat", "")])
+    assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
+    assert translate.call_args.kwargs["n_best"] == searched
 
 
 def test_a_line_is_as_short_as_the_service_and_the_model_ask() -> None:
@@ -217,15 +221,15 @@ def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
 
 
 def test_each_sentence_of_a_line_is_translated_by_itself(
-    server: Server, sentences: list[str], right: Any
+    server: Server, sentences: list[str], right: Right
 ) -> None:
     a, b, c = sentences[:3]
-    best = {text: right[text]["beam"][0]["text"] for text in (a, b, c)}
+    best = {text: right[text][0].text for text in (a, b, c)}
     text, translation = f"{a} {b}\n\n{c}", f"{best[a]} {best[b]}\n\n{best[c]}"
     answer = server.translate(q=[text, c], details=True, alternatives=1).json()
     assert answer["translatedText"] == [translation, best[c]]
     assert answer["sentences"] == [[[s, best[s]] for s in (a, b, c)], [[c, best[c]]]]
-    one, other, third = (right[each]["beam"][1]["text"] for each in (a, b, c))
+    one, other, third = (right[each][1].text for each in (a, b, c))
     assert answer["alternatives"][0] == [f"{one} {other}\n\n{third}"]
     begun = server.translate(q=f"{a} {b}", prefix="They").json()["translatedText"]
     assert begun.startswith("They")
@@ -239,7 +243,7 @@ def test_each_sentence_of_a_line_is_translated_by_itself(
     assert [src for src, _ in whole["sentences"]] == [f"{a} {b}"]
 
 
-def test_capitals_are_translated_as_if_they_were_none(server: Server, trained_run: Path) -> None:
+def test_capitals_are_translated_as_if_they_were_none(server: Server) -> None:
     src = "Le chat noir dort ."
     said = server.translate(q=src, alternatives=1).json()
     shouted = server.translate(q=src.upper(), alternatives=1, split_sentences=False).json()
@@ -248,22 +252,22 @@ def test_capitals_are_translated_as_if_they_were_none(server: Server, trained_ru
     begun = server.translate(q=src.upper(), prefix="A W").json()["translatedText"]
     assert begun == server.translate(q=src, prefix="A w").json()["translatedText"].upper()
     assert server.translate(q=src, prefix="WE").json()["translatedText"].startswith("WE")
-    pair = {"src": src, "tgt": "The black cat sleeps ."}
-    links = server("POST", "/align", pair).json()["pairs"]
-    upper = {side: text.upper() for side, text in pair.items()}
-    split = {side: text.split() for side, text in upper.items()}
-    assert server("POST", "/align", upper).json() == {**split, "pairs": links}
-    mixed = server("POST", "/align", {**pair, "tgt": upper["tgt"]}).json()["pairs"]
-    as_they_are = Translator.load(trained_run).align(src, upper["tgt"]).links
-    assert mixed == list(map(list, as_they_are)) != links
 
 
-def test_words_are_linked(server: Server, trained_run: Path) -> None:
+def test_words_are_linked_in_capitals_as_if_these_were_none(
+    server: Server, translator: Translator
+) -> None:
     src, tgt = "Le chat noir dort .", "The black cat sleeps ."
-    found = server("POST", "/align", {"src": src, "tgt": tgt}).json()
-    links = Translator.load(trained_run).align(src, tgt).links
-    pairs = [list(link) for link in links]
-    assert found == {"src": src.split(), "tgt": tgt.split(), "pairs": pairs}
+    plain, mixed = (list(map(list, translator.align(src, t).links)) for t in (tgt, tgt.upper()))
+    assert plain != mixed
+    # A text in small letters says that the other is as it is meant.
+    for one, other, pairs in (
+        (src, tgt, plain),
+        (src.upper(), tgt.upper(), plain),
+        (src, tgt.upper(), mixed),
+    ):
+        found = server("POST", "/align", {"src": one, "tgt": other}).json()
+        assert found == {"src": one.split(), "tgt": other.split(), "pairs": pairs}
     error = server("POST", "/align", {"src": src, "tgt": " "}).json()["error"]
     assert error == "src and tgt: give a sentence and its translation"
 
@@ -485,25 +489,26 @@ def test_a_second_ctrl_c_waits_for_nothing_and_a_terminal_is_not_needed(
 def test_what_it_cannot_serve_is_one_line(
     trained_run: Path, tmp_path: Path, in_process: Any
 ) -> None:
-    start = in_process(serve.main)
+    start, url = in_process(serve.main), r"https://example\.org"
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = start("--model_path", trained_run, "--port", port).error()
-        assert re.match(rf"--host 127.0.0.1 --port {port}: Address already in use; give", said)
-    said = start("--port", "0", "--runs_dir", tmp_path).error()
-    assert said.startswith("no run with a checkpoint")
-    assert start("--port", "99999").error() == "--port 99999: give a number from 0 to 65535"
-    said = start("--allowed_host", "example.org:80").error()
-    assert said == "--allowed_host example.org:80: only a name, such as example.org"
-    said = start("--cors", "https://example.org/").error()
-    assert said.startswith(
-        "--cors https://example.org/: only scheme and host in small ASCII letter"
-    )
-    said = start("--cors", "https://example.org:443").error()
-    assert said.endswith("https://example.org:443: without its port, which browsers leave out")
-    args = ("--model_path", trained_run, "--port", "0")
-    said = start(*args, "--host", "no.such.host").error()
-    assert re.search("--host no.such.host .*; give another --host", said)
+        port = taken.getsockname()[1]
+        for args, words in (
+            (f"--port {port}", rf"--host 127\.0\.0\.1 --port {port}: Address already in use; give"),
+            ("--host no.such.host", r"--host no\.such\.host .*; give another --host"),
+            (f"--runs_dir {tmp_path}", "no run with a checkpoint"),
+            ("--port 99999", "--port 99999: give a number from 0 to 65535$"),
+            (
+                "--allowed_host example.org:80",
+                r"--allowed_host example\.org:80: only a name, such as example\.org$",
+            ),
+            ("--cors https://example.org/", rf"--cors {url}/: only scheme and host in small ASCII"),
+            (
+                "--cors https://example.org:443",
+                f"--cors {url}:443: without its port, which browsers leave out$",
+            ),
+        ):
+            run = () if "--runs_dir" in args else ("--model_path", trained_run)
+            assert re.match(words, start("--port", "0", *run, *args.split()).error())
 
 
 def test_a_model_is_served_by_the_name_that_was_given() -> None:
