@@ -83,10 +83,6 @@ MISTAKES = [
     ("inference --runs_dir configs", "no run with a checkpoint in configs/"),
     ("inference --beam_size x", "decode.beam_size = 'x': allowed: an integer >= 1"),
     ("inference --beam_size 2 --n_best 3", "decode.n_best = 3: at most decode.beam_size = 2"),
-    (
-        "inference --src_text Oui. --beam_size 1000000000000",
-        "decode.beam_size = 1000000000000: allowed",
-    ),
     ("inference --beam_size 100000", "decode.beam_size = 100000: allowed: an integer >= 1 and <="),
     ("inference --length_penalty 1e308", "decode.length_penalty = 1e+308: allowed: a number >= 0"),
     ("inference --top_p 0.9", "decode.search (beam) has no fields; top_p belongs to decode.search"),
@@ -127,7 +123,6 @@ MISTAKES = [
     ("rerank --nbest_file MONO", "mono.fr, line 1: not as inference.py --json --n_best N"),
     ("rerank --nbest_file none.jsonl", "none.jsonl: cannot be read: No such file or directory"),
     ("rerank --nbest_file LICENSE --weight 0 1", "several weights are for --ref_file: give one"),
-    ("rerank --weight -1", "'-1': must be a number >= 0"),
     ("rerank --weight 101", "'101': must be a number >= 0 and <= 100"),
     ("rerank --nbest_file LICENSE --ref_file LICENSE --json", "--json is of no use with --ref_f"),
     ("rerank --nbest_file LICENSE --ref_file LICENSE --output x", "--output x is of no use with"),
