@@ -1,7 +1,5 @@
 """Corpus scores against figures worked out by hand, nltk and sacreBLEU themselves."""
 
-import dataclasses
-import json
 import math
 import random
 import re
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given, settings, strategies as st
-from nltk.translate.bleu_score import corpus_bleu, sentence_bleu
+from nltk.translate.bleu_score import corpus_bleu
 
 from translation import metrics
 from translation.metrics import (
@@ -66,19 +64,6 @@ def test_the_scores_equal_the_figures_worked_out_by_hand():
     assert (apart.bleu4, apart.sacrebleu) == pytest.approx((1.0, 100.0))
 
 
-def test_bleu4_is_a_corpus_figure_and_not_a_mean_of_sentence_figures():
-    same = "a red dog runs in the street"
-    hypotheses = [same, "two small cats sit on a blue house and see a man"]
-    references = [same, "two cats sit on a blue house with a woman in red"]
-    tokens = [(h.split(), r.split()) for h, r in zip(hypotheses, references)]
-    mean = sum(sentence_bleu([r], h) for h, r in tokens) / 2
-    result = score(hypotheses, references)
-    expected = corpus_bleu([[r] for _, r in tokens], [h for h, _ in tokens])
-    assert result.bleu4 == pytest.approx(expected, abs=1e-12)
-    assert result.bleu4 == pytest.approx(result.sacrebleu / 100, abs=1e-9)
-    assert abs(result.bleu4 - mean) > 0.05
-
-
 def test_strings_handed_to_nltk_score_characters_and_only_char_bleu_says_so():
     references = make_corpus(20)
     hypotheses = damage(references, 0.3, seed=1)
@@ -115,6 +100,7 @@ def test_scores_and_signatures_are_sacrebleus_own():
     result = score(hypotheses, references)
     assert result.sacrebleu == sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert result.sacrebleu == sacrebleu_score(hypotheses, references)
+    assert result.bleu4 == pytest.approx(result.sacrebleu / 100, abs=1e-9)
     assert result.chrf == sacrebleu.corpus_chrf(hypotheses, [references]).score
     version = f"version:{sacrebleu.__version__}"
     assert result.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
@@ -141,7 +127,7 @@ def test_text_without_spaces_is_cut_as_sacrebleu_cuts_its_language(monkeypatch, 
     assert "pip install 'sacrebleu[ja]'" in caplog.text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(*[st.lists(st.sampled_from("abc"), max_size=7)] * 2), min_size=1, max_size=4)
 )
@@ -208,24 +194,7 @@ def test_empty_and_short_hypotheses_score_without_a_warning():
     assert [str(w.message) for w in caught] == ["mine"]
 
 
-def test_paired_bootstrap_tells_a_better_system_from_an_equal_one():
-    references = make_corpus(200)
-    weak, weak_too, strong = (
-        damage(references, p, seed) for p, seed in ((0.3, 6), (0.3, 7), (0.15, 8))
-    )
-    better = paired_bootstrap(weak, strong, references, samples=400, seed=0)
-    assert better.difference == pytest.approx(better.bleu_b - better.bleu_a)
-    assert better.bleu_b == pytest.approx(sacrebleu_score(strong, references), abs=1e-9)
-    # No resample against it: the smallest value there is.
-    assert better.p_value == pytest.approx(2 / 401)
-    assert 0 < better.interval[0] < better.difference < better.interval[1]
-    assert better.n == 200
-    alike = paired_bootstrap(weak, weak_too, references, samples=400, seed=0)
-    assert alike.p_value > 0.05
-    assert alike.interval[0] < 0 < alike.interval[1]
-
-
-def test_paired_p_value_follows_its_formula_both_ways_and_is_one_for_identical_systems():
+def test_a_pair_is_compared_by_the_formula_both_ways_and_identical_systems_are_equal():
     references = make_corpus(60)
     a, b = damage(references, 0.3, seed=11), damage(references, 0.25, seed=12)
     forth, back, same = (
@@ -237,7 +206,12 @@ def test_paired_p_value_follows_its_formula_both_ways_and_is_one_for_identical_s
     against = min((scores_b <= scores_a).sum(), (scores_b >= scores_a).sum())
     assert 0 < against < 100
     assert forth.p_value == back.p_value == pytest.approx(2 * (against + 1) / 201)
-    assert forth.difference == -back.difference
+    assert forth.interval == tuple(np.quantile(scores_b - scores_a, (0.025, 0.975)))
+    assert (forth.bleu_a, forth.bleu_b) == pytest.approx(
+        [sacrebleu_score(lines, references) for lines in (a, b)], abs=1e-9
+    )
+    assert forth.difference == forth.bleu_b - forth.bleu_a == -back.difference
+    assert forth.n == 60
     assert (same.p_value, same.difference, same.interval) == (1.0, 0.0, (0.0, 0.0))
 
 
@@ -259,15 +233,10 @@ def test_input_that_does_not_fit_is_named(scored, words):
         scored()
 
 
-def test_scores_survive_json_and_print_as_aligned_rows():
+def test_scores_are_printed_as_aligned_rows():
     references = make_corpus(30)
     hypotheses = damage(references, 0.2, seed=14)
     result = score(hypotheses, references, length_buckets=(1, 9, 10), char_bleu=True)
-    loaded = json.loads(json.dumps(dataclasses.asdict(result)))
-    assert loaded["sacrebleu"] == result.sacrebleu
-    assert loaded["interval"] == list(result.interval)
-    last = result.buckets[-1]
-    assert loaded["buckets"][-1] == {"low": 11, "high": None, "n": last.n, "bleu": last.bleu}
     text = format_scores(result)
     assert f"{result.sacrebleu:.2f}  95% interval" in text
     spans = re.findall(r"sacreBLEU, (.*? words?) ", text)
