@@ -326,14 +326,13 @@ def test_a_given_translation_has_the_score_that_the_search_found_for_it(
 
 
 def test_every_pair_has_a_line_and_one_without_a_word_has_zero(
-    infer: Scripts, trained_run: Path
+    infer: Scripts, trained_run: Path, translator: Translator
 ) -> None:
     pairs = {("Oui.", "Yes."): None, ("", " "): 0.0, ("", "Yes."): None, ("Oui.", ""): None}
     texts = [part for src, tgt in pairs for part in ("--tgt_text", tgt)]
     source = "".join(f"{src}\n" for src, _ in pairs).encode()
     args = ("--model_path", trained_run, *texts, "--length_penalty", "0", "--align")
     lines = [line.split("\t") for line in lines_of(infer(*args, stdin=source).out)]
-    translator = Translator.load(trained_run, device="cpu")
     for (score, links), (pair, known) in zip(lines, pairs.items(), strict=True):
         expected = translator.score(*pair).log_prob if known is None else known
         assert float(score) == pytest.approx(expected, abs=1e-4)

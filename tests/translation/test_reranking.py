@@ -45,13 +45,12 @@ def nbest(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sums(trained_run: Path) -> Any:
+def sums(translator: Translator) -> Any:
     """weight -> for each line texts, sums and reverse scores, best first, each pair alone."""
-    reverse = Translator.load(trained_run, device="cpu")
-    alpha = reverse.decode.length_penalty
+    alpha = translator.decode.length_penalty
 
     def score(text: str, src: str) -> float:
-        found = reverse.score(text, src)
+        found = translator.score(text, src)
         return found.log_prob / ((5 + len(found.tokens)) / 6) ** alpha if src else 0.0
 
     scores = {(t, src): score(t, src) for src in SOURCES for t in TEXTS}
@@ -140,16 +139,14 @@ def test_what_was_cut_off_has_not_paid_for_its_end_and_comes_last() -> None:
 
 
 def test_what_inference_writes_is_read(
-    reranked: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reranked: Scripts, trained_run: Path, tmp_path: Path, in_process: Any
 ) -> None:
     model = ("--model_path", trained_run)
     texts = [part for src in SOURCES if src for part in ("--src_text", src)]
     search = ("--search", "both", "--beam_size", "3", "--n_best", "3", "--json")
-    monkeypatch.setattr(reranked, "main", inference.main)
-    found = reranked(*model, *texts, *search).out
+    found = in_process(inference.main)(*model, *texts, *search).out
     path = tmp_path / "found.gz"
     path.write_bytes(gzip.compress(found.encode()))
-    monkeypatch.setattr(reranked, "main", rerank.main)
     ended = reranked(*model, "--nbest_file", path, "--weight", "0", "--json")
     again = [json.loads(each) for each in ended.out.splitlines()]
     for each in again:

@@ -61,10 +61,9 @@ def test_only_a_text_all_in_capitals_is_lowered(text: str, lowered: str | None) 
 
 
 def test_a_sentence_in_capitals_is_translated_as_if_it_were_not(
-    infer: Scripts, trained_run: Path
+    infer: Scripts, trained_run: Path, translator: Translator
 ) -> None:
     line = "LE CHAT DORT. Le chien mange."
-    translator = Translator.load(trained_run, device="cpu")
     both = translator.translate(["Le chat dort.", "Le chien mange."])
     shouted, said = (as_line(each.text).strip() for each in both)
     text = ("--model_path", trained_run, "--search", "beam", "--src_text")
@@ -87,23 +86,20 @@ def test_the_translations_of_sentences_are_joined_by_rank() -> None:
 
 
 def test_each_sentence_of_a_line_has_the_translation_that_it_has_alone(
-    infer: Scripts, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    infer: Scripts, trained_run: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "CHUNK", 2)
     lines = ["Le chat dort. Le chien mange.", "", "Le chat noir dort."]
-    (tmp_path / "in.fr").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    translator = Translator.load(trained_run, device="cpu")
-    alone = {text: translator.translate(text) for text in split_sentences(" ".join(lines), "fr")}
-    assert len(alone) == 3
-    args = ("--model_path", trained_run, "--src_file", tmp_path / "in.fr", "--split_sentences")
-    first, second, third = (as_line(each.text) for each in alone.values())
-    ended = infer(*args)
+    source = "".join(f"{line}\n" for line in lines).encode()
+    parts = [translator.translate(text) for text in ("Le chat dort.", "Le chien mange.", lines[2])]
+    first, second, third = (as_line(each.text) for each in parts)
+    args = ("--model_path", trained_run, "--split_sentences")
+    ended = infer(*args, stdin=source)
     assert (ended.out, ended.err) == (f"{first} {second}\n\n{third}\n", "")
-    found = [json.loads(line) for line in infer(*args, "--json").out.splitlines()]
+    found = [json.loads(line) for line in infer(*args, "--json", stdin=source).out.splitlines()]
     assert [each["src"] for each in found] == lines
-    parts = [translator.translate(text) for text in split_sentences(lines[0], "fr")]
     for rank, each in enumerate(found[0]["beam"]):
-        ranked = [part.hypotheses[rank] for part in parts]
+        ranked = [part.hypotheses[rank] for part in parts[:2]]
         texts = [hypothesis.text.strip() for hypothesis in ranked]
         assert each["text"] == " ".join(text for text in texts if text)
         assert each["score"] == pytest.approx(sum(hypothesis.score for hypothesis in ranked))
