@@ -33,7 +33,7 @@ def with_first_under_way(
     work = Work()
 
     async def run() -> None:
-        batcher = Batcher(work, max_batch=3, max_wait=0.001, max_waiting=5)
+        batcher = Batcher(work, max_batch=3, max_wait=0, max_waiting=5)
         async with batcher.running():
             first = asyncio.create_task(batcher.submit("a", ["0"]))
             await asyncio.to_thread(work.begun.wait, 10)
