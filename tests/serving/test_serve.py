@@ -179,8 +179,9 @@ def test_what_spells_the_same_is_given_once(
     ranked = [SimpleNamespace(text=text, score=score) for score, text in beam.items()]
     translate = mock.Mock(return_value=[SimpleNamespace(hypotheses=ranked)])
     translator: Any = SimpleNamespace(decode=decode, translate=translate)
-    task = Task("", "translate", decode.search.kind, n_best)
-    [answer] = Served(cast(Any, None), translator).do(task, [("le chat", "")])
+    served = Served(cast(Any, None), translator)
+    task = Task("", "translate", served.searches[0], n_best)
+    [answer] = served.do(task, [("le chat", "")])
     assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
     assert translate.call_args.kwargs["n_best"] == searched
 
@@ -257,7 +258,7 @@ def test_capitals_are_translated_as_if_they_were_none(server: Server) -> None:
 def test_words_are_linked_in_capitals_as_if_these_were_none(
     server: Server, translator: Translator
 ) -> None:
-    src, tgt = "Le chat noir dort .", "The black cat sleeps ."
+    src, tgt = "Le chat noir dort .", "A cat ."  # alone too few letters to be in capitals
     plain, mixed = (list(map(list, translator.align(src, t).links)) for t in (tgt, tgt.upper()))
     assert plain != mixed
     # A text in small letters says that the other is as it is meant.
