@@ -22,8 +22,9 @@ infer = scripted(inference.main)
         ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… Enfin !", "Bon."]),
         ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
         ("en", ["Mr. Ho left for Washington D.C. yesterday.", "See Fig. 3.", "No. 5 is alive."]),
+        ("pl", ["Wagon nr. 5 jest pusty.", "To nr.", "Tak."]),  # ends a sentence, but for a digit
         ("de", ["Am 3. Mai kam Dr. Roth.", "Er ging z. B. heim."]),
-        ("fr", ["Le vol de J\u00a0. Il est 15\u202fh\u202f30.", "Bon."]),
+        ("fr", ["Le vol de J\u00a0. Il est 15\u202fh\u202f30.", "Bon. 😀"]),
         ("zh_CN", ["你好。", "今天天气很好！"]),
         ("nowhere", ["One.", "Two?"]),
         ("fr", ["Sans point"]),

@@ -45,13 +45,14 @@ def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
 
     monkeypatch.setattr(files.os, "fsync", fail)
     monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOSYS, "none")))
+    (tmp_path / ".none.0af.tmp").mkdir()  # of a process that may be at work
     made_once(tmp_path / "made", bool, is_whole=Path.is_dir, stale="none")
     with atomic_path(tmp_path / "a") as aside:
         aside.touch()
     monkeypatch.setattr(files.os, "fsync", mock.Mock(side_effect=OSError(errno.EINVAL, "broken")))
     with pytest.raises(UserError, match="broken"), atomic_path(tmp_path / "b") as aside:
         aside.touch()
-    assert {path.name for path in tmp_path.iterdir()} == {"made", "a", ".lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "a", ".lock", ".none.0af.tmp"}
 
 
 def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
