@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import ROOT
-from made_runs import Scripts, best_of, copy_run, scripted, untrained_run
+from made_runs import Scripts, best_of, scripted, untrained_run
 from tiny_models import LIMITS, POSITIONS, sources, tiny_model
 
 import inference
@@ -151,7 +151,7 @@ def test_a_last_step_in_which_all_have_ended_hides_what_lives_on() -> None:
 def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"z\xff")  # not UTF-8
     odd.mkdir()
-    loaded = load_run(copy_run(trained_run, odd))
+    loaded = load_run(untrained_run(trained_run, odd))
     engine = loaded.ctranslate2(CPU, greedy=False, **ONE)
     ours, theirs = searchers(loaded, engine)
     ids = ours.tokenizer.encode_src_batch(texts_of(trained_run))[:8]
