@@ -12,7 +12,7 @@ from made_runs import untrained_run
 
 import inference
 import test as test_script
-from configs.schema import Learnable, Subword
+from configs.schema import Learnable, Phrasebook, Subword
 from data.corpora.phrasebook import PhrasebookCorpus
 from fr2en import Translator
 from tokenizer.base import BaseTokenizer
@@ -34,8 +34,6 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def tokenizers(marian_folder: Path) -> dict[str, BaseTokenizer]:
-    from configs.schema import Phrasebook
-
     texts = PhrasebookCorpus(Phrasebook()).load("test")
     trained = {
         f"{algorithm} {size}": SubwordTokenizer.train(
