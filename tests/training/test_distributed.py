@@ -286,6 +286,7 @@ def test_one_process_of_a_machine_reads_the_text(
 ) -> None:
     """Unless it is kept, or the cache of a process lacks the ids."""
     tokenizer, told = load_tokenizer(trained_run / "tokenizer"), tmp_path / "told"
+    toy_config(tmp_path)  # writes the corpus, which the processes would write at once
     if n_machines == 2:
         monkeypatch.setattr(idist, "get_local_rank", lambda: 0)
 
