@@ -269,8 +269,6 @@ def test_words_are_linked_in_capitals_as_if_these_were_none(
     ):
         found = server("POST", "/align", {"src": one, "tgt": other}).json()
         assert found == {"src": one.split(), "tgt": other.split(), "pairs": pairs}
-    error = server("POST", "/align", {"src": src, "tgt": " "}).json()["error"]
-    assert error == "src and tgt: give a sentence and its translation"
 
 
 def test_what_it_offers(server: Server, trained_run: Path) -> None:
@@ -331,6 +329,29 @@ def test_bad_requests_are_named(server: Server, asked: Any, status: int, said: s
     assert "/" not in answer.json()["error"].replace("../x", "")  # no path of the machine
 
 
+ONE_PAIR = "src and tgt: give a sentence and its translation"
+
+
+@pytest.mark.parametrize(
+    ("path", "pair", "status", "said"),
+    [
+        ("/align", {"src": "a", "tgt": " "}, 400, ONE_PAIR),
+        ("/align", {"src": ["a", "b"], "tgt": "c"}, 400, ONE_PAIR),
+        ("/align", {"src": "a", "tgt": "la " * 1000}, 413, "3,001 characters: at most 2,000"),
+        ("/align", {"src": "a", "tgt": "x" * 1999}, 400, "tokens: at most 1,024; split it"),
+        ("/explore", None, 400, "text: give a sentence"),
+        (f"/explore?text={'mot+' * 700}", None, 413, "2,800 characters: at most 2,000"),
+        (f"/explore?text={'mot+' * 200}", None, 400, "tokens: at most 128; split it"),
+    ],
+)
+def test_bad_questions_about_a_sentence_are_named(
+    server: Server, path: str, pair: Any, status: int, said: str
+) -> None:
+    answer = server("POST" if pair else "GET", path, pair)
+    assert answer.status == status
+    assert said in answer.json()["error"]
+
+
 def test_a_model_is_chosen_by_its_languages_and_answers_for_its_own() -> None:
     there: Any = {
         name: SimpleNamespace(src_lang=name[:2], tgt_lang=name[3:])
@@ -356,9 +377,6 @@ def test_it_shows_a_sentence_in_the_explorer(server: Server) -> None:
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
     assert b"script-src 'sha256-" in page.body
     assert b"Le chat \\u003cb\\u003e" in page.body
-    assert server("GET", "/explore").json() == {"error": "text: give a sentence"}
-    long = server("GET", "/explore?text=" + "mot+" * 200).json()["error"]
-    assert "tokens: at most 128; split it" in long
 
 
 def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:

@@ -86,6 +86,7 @@ def test_multi30ks_protocol_lowers_and_tokenises_as_moses():
     # In Czech commas stay where they are.
     assert score(hypotheses, references, multi30k="cs").multi30k_bleu < result.multi30k_bleu
     assert score(hypotheses, references).multi30k_bleu is None
+    assert score(["a red dog ran"], ["a red cat ran"], multi30k="en").multi30k_bleu == 0
 
 
 def test_people_agree_more_the_further_apart_systems_are():
