@@ -33,9 +33,9 @@ from data.batching import Batch
 from models.decoding.hypothesis import Limits
 from models.decoding.stepwise import greedy_search
 from pictures.panels import Curve, curve_panels, save_figure
-from utils.cli import Parser, positive, run_main, threads
+from utils.cli import Parser, cores, positive, run_main, threads
 from utils.errors import UserError
-from utils.machine import computing_with, cores
+from utils.machine import computing_with
 from utils.tables import markdown_table
 
 if TYPE_CHECKING:

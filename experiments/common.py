@@ -26,7 +26,7 @@ from configs.serialize import diff, parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
 from experiments.trials import NEUTRAL, ROOT, Runner, Trial, say
-from utils.cli import Parser, positive, threads
+from utils.cli import Parser, cores, positive, threads
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
 from utils.tables import markdown_table, write_csv
@@ -385,8 +385,6 @@ class Experiment(ABC):
         The exit code: 0, 1 if a trial failed, 128 + the signal that ended the trials. Raises
         UserError if there is no text to train on.
         """
-        from utils.machine import cores  # imports torch
-
         args, folder = self.args, self.args.output_dir
         threads = args.threads or max(1, cores() // args.jobs)
         runner = Runner(args.jobs, threads, self.failures, self.is_done)

@@ -81,6 +81,7 @@ def require_rules(config: Config) -> None:
         "data.src_lang": (config.data.src_lang, config.data.tgt_lang) != ("fr", "en"),
         "tokenizer": not isinstance(config.tokenizer, Subword),
         "train.init_from": config.train.init_from is not None,
+        "evaluate.also": bool(config.evaluate.also),
     }
     for field in (name for name, is_broken in broken.items() if is_broken):
         raise UserError(
@@ -126,14 +127,12 @@ class Speedrun(Experiment):
     def entry(self) -> dict[str, Any]:
         """All that a table of records shows; at least one trial is done."""
         rows = [row for trial in self.done for row in self.rows(trial)]
-        first = self.done[0].config
-        same = replace(first, train=replace(first.train, seed=0))
         bleu, seconds = ([row[key] for row in rows] for key in ("sacrebleu", "seconds"))
         made = [self.record(trial).provenance for trial in self.done]
         kinds = {key: dict.fromkeys(each[key] for each in made) for key in ONE_KIND}
         return {
             "config": self.about()[0].removeprefix("Config "),
-            "digest": training_digest(same),
+            "digest": race_of(self.done[0].config),
             **{key: "; ".join(values) for key, values in kinds.items()},
             "cores": max(self.record(trial).training.get("cores", 0) for trial in self.done),
             "seeds": [trial.seed for trial in self.done],
@@ -142,6 +141,13 @@ class Speedrun(Experiment):
             "p_value": p_value(bleu),
             "log": [self.validations(trial) for trial in self.done],
         }
+
+    def uncounted(self) -> list[int]:
+        """Seeds of the race, asked for now or run before, that are not in the entry."""
+        race, seeds = race_of(self.done[0].config), {trial.seed for trial in self.trials}
+        known = [record.config for record in self.records.values()]
+        seeds |= {config.train.seed for config in known if race_of(config) == race}
+        return sorted(seeds - {trial.seed for trial in self.done})
 
     def report(self, rows: Rows) -> str:
         entry = self.entry()
@@ -153,7 +159,7 @@ class Speedrun(Experiment):
             for name, some in [*((row["seed"], [row]) for row in done), ("all", done)]
         ]
         failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
-        lacking = lacks(entry)
+        lacking = lacks(entry, self.uncounted())
         verdict = f"No record: {'; '.join(lacking)}." if lacking else "A record by the rules."
         config, _, provenance = self.about()
         return (
@@ -171,10 +177,14 @@ class Speedrun(Experiment):
     def main(self) -> int:
         """As Experiment.main; a record is added to the file of records."""
         code = super().main()
-        entry = self.entry() if len(self.done) == len(self.trials) else {}
-        if entry and not lacks(entry):
+        if self.done and not lacks(entry := self.entry(), self.uncounted()):
             add_record(self.args.records, entry)
         return code
+
+
+def race_of(config: Config) -> str:
+    """The digest of a training, whatever its seed."""
+    return training_digest(replace(config, train=replace(config.train, seed=0)))
 
 
 def p_value(bleu: Sequence[float]) -> float | None:
@@ -184,8 +194,8 @@ def p_value(bleu: Sequence[float]) -> float | None:
     return float(ttest_1samp(bleu, MARK, alternative="greater").pvalue) if bleu[1:] else None
 
 
-def lacks(entry: Mapping[str, Any]) -> list[str]:
-    """What an entry lacks to be a record."""
+def lacks(entry: Mapping[str, Any], uncounted: Sequence[int]) -> list[str]:
+    """What an entry lacks to be a record, also the seeds that count and are not in it."""
     seeds, p = entry["seeds"], entry["p_value"]
     chance = "of one seed" if p is None else f"p = {p:.2g} and not below {P_VALUE}"
     lacking = {
@@ -194,6 +204,7 @@ def lacks(entry: Mapping[str, Any]) -> list[str]:
         f"{entry['cores']} cores (try `taskset -c 0,1`)": not 0 < entry["cores"] <= N_CORES,
         f"trained on {entry['device']}": entry["device"] != "cpu",
         f"uncommitted changes ({entry['commit']})": "dirty" in entry["commit"],
+        f"seeds that count too: {', '.join(map(str, uncounted))}": bool(uncounted),
         "no commit is known": "unknown" in entry["commit"],
         f"mean {fmean(entry['sacrebleu']):.2f}, {chance}": p is None or not p < P_VALUE,
     }

@@ -39,7 +39,7 @@ from configs.load import read_config_json, write_config_json
 from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
 from translation.settings import search_name
-from utils.cli import signals_to
+from utils.cli import cores, signals_to
 from utils.errors import ConfigError, UserError
 from utils.files import lock, write_text
 
@@ -320,8 +320,6 @@ class Runner:
         if begun:
             source += ["--resume", "auto"]  # no error if only the end of its output was cut off
             self._say(trial, f"goes on with {begun}: delete it to begin again")
-        from utils.machine import cores  # imports torch
-
         attempt = {"seconds": None, "peak_mb": None, "jobs": self.jobs, "cores": cores()}
         path = trial.folder / "attempts.json"
         write_text(path, json.dumps([*attempts, attempt]) + "\n")

@@ -68,6 +68,11 @@ threads = at_most(MOST_THREADS)
 processes = at_most(8 * (os.cpu_count() or 1))
 
 
+def cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def keep_shapes(n: int) -> None:
     """Make oneDNN and torch keep preparations for n shapes of a product. Call before torch import.
 

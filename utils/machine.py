@@ -309,8 +309,3 @@ def _cpuinfo(field: str) -> str:
             if name.strip() == field:
                 return value.strip()
     return ""
-
-
-def cores() -> int:
-    """The number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

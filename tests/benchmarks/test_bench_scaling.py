@@ -52,7 +52,7 @@ def test_the_upper_half_begins_at_the_geometric_middle(xs: list[int], kept: list
 def test_values_double_and_threads_do_so_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {1: [1], 2: [1, 2], 3: [1, 2, 3], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8]}
     for cores, expected in counts.items():
-        monkeypatch.setattr("utils.machine.cores", lambda cores=cores: cores)
+        monkeypatch.setattr("utils.cli.cores", lambda cores=cores: cores)
         axes = runpy.run_path(bench_scaling.__file__)["AXES"]
         assert axes["threads"][2] == expected
     assert axes["length"][2] == [32, 64, 128, 256, 512, 1024]

@@ -18,7 +18,7 @@ ABOVE = [50.5, 50.4, 50.6, 50.7, 50.1]
 
 @pytest.fixture
 def stand_in(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    monkeypatch.setattr("utils.machine.cores", lambda: 2)
+    monkeypatch.setattr("experiments.trials.cores", lambda: 2)
     return stand_in
 
 
@@ -67,7 +67,7 @@ def test_five_seeds_above_the_mark_are_a_record(
     assert row.startswith("| 1 | 0.0 ± 0.0 | 50.46 ± 0.23 | 0.006 | 5 | toy.py with ")
 
     # Cores are those of the race, not of its report; and it is the same one without its logs.
-    monkeypatch.setattr("utils.machine.cores", lambda: 8)
+    monkeypatch.setattr("experiments.trials.cores", lambda: 8)
     shutil.rmtree(stand_in.output / "runs")
     assert run(stand_in, "--report_only") == 0
     assert "\nA record by the rules.\n" in stand_in.text("speedrun.md")
@@ -83,13 +83,22 @@ def test_five_seeds_above_the_mark_are_a_record(
 def test_an_entry_that_is_no_record_says_why(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("utils.machine.cores", lambda: 8)
+    monkeypatch.setattr("experiments.trials.cores", lambda: 8)
     below = [50.3, 50.1, 49.6, 50.4, 49.9]
     assert run(stand_in, bleu=below) == 0
     said = "No record: 8 cores (try `taskset -c 0,1`); mean 50.06, p = 0.35 and not below 0.01."
     assert said in stand_in.text("speedrun.md")
     assert run(stand_in, "--seeds", "1,2", "--report_only") == 0
     assert "No record: all seeds from 0 to 4 are needed; " in stand_in.text("speedrun.md")
+    assert records(stand_in) == []
+
+
+def test_every_seed_that_was_asked_for_or_run_counts(stand_in: StandIn) -> None:
+    assert run(stand_in, "--seeds", "0,1,2,3,4,5", bleu=[*ABOVE, 40.0]) == 0
+    assert run(stand_in) == 0
+    assert "No record: seeds that count too: 5." in stand_in.text("speedrun.md")
+    assert run(stand_in, "--seeds", "0,1,2,3,4,6", "--report_only") == 0
+    assert "No record: seeds that count too: 5, 6." in stand_in.text("speedrun.md")
     assert records(stand_in) == []
 
 
@@ -119,6 +128,7 @@ def test_a_seed_that_was_interrupted_is_begun_anew(stand_in: StandIn) -> None:
         ("data.src_lang=en data.tgt_lang=fr", "data.src_lang"),
         ("tokenizer=marian", "tokenizer"),
         ("train.init_from=runs/other", "train.init_from"),
+        ("evaluate.also=train", "evaluate.also"),
     ],
 )
 def test_more_than_the_pairs_is_refused(changes: str, field: str, tmp_path: Path) -> None:
