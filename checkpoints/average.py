@@ -66,9 +66,10 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths:  # one at a time: any number fits into memory
         payload = read_checkpoint(path)
         newer = not newest or _is_newer(newest, newest_path, payload, path)
+        once = tied_names(payload["model"])
         for name, tensor in payload["model"].items():
-            if tensor.is_floating_point():
-                sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+            if once[name] == name and tensor.is_floating_point():
+                sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
         progress = {name: payload["progress"][name] for name in ("epoch", "step")}
         if newer:
             newest, newest_path = {**payload, "progress": progress}, path

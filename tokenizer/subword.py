@@ -85,8 +85,9 @@ class SubwordTokenizer(BaseTokenizer):
 
     Text is normalised only to NFC (NFKC would change "½", "…" and no-break spaces), and by
     `quotes="straight"`. So decoding gives back the encoded text, except for outer spaces, such
-    quotes, and "▁", which becomes a space. No text can produce a special id. The same training
-    texts give the same vocabulary.
+    quotes, and "▁", which becomes a space. No text can produce a special id but `<unk>`, which
+    stands for characters without a piece, where there are no byte pieces (MIN_VOCAB_FOR_BYTES). The
+    same training texts give the same vocabulary.
     """
 
     kind = Subword.kind

@@ -35,6 +35,7 @@ MISTAKES = [
     ("inference --set n_best=3", "unknown key 'n_best'"),
     ("inference --set evaluate.sacrebleu=3", "of no use; only decode.* can be set here"),
     ("test --set evaluate.bleu_sentences=3", "bleu_sentences is of training alone: leave it out"),
+    ("test --set evaluate.also=train", "evaluate.also is of training alone: leave it out"),
     ("tune --set evaluate.batch_size=3", "is of no use; only data.* but the languages, decode.*"),
     (f"{BACK} {{tmp}}/x --set data.corpus=files", "no use; only data.max_len, decode.* can be set"),
     (f"{BACK} {{tmp}}/x --set data.max_len=2", "no sentence of at most 2 tokens"),
