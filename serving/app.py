@@ -195,6 +195,7 @@ class Service:
             raise HTTPException(400, "text: give a sentence")
         self._bound([text], 1)
         self.models[name].require_attention()
+        text = lower_capitals(text)
         self.models[name].require_short(text, most=MOST_SHOWN)
         task = Task(name, "explore", text=text)
         [found] = await self._in_time(request, task, [text])

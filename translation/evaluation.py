@@ -128,16 +128,16 @@ class EvaluationSet:
 
     def stored_hypotheses(self) -> list[str] | None:
         """What test.py found before with the same checkpoint, text and search, if undamaged."""
-        results, identity = self.loaded.run.results, self.identity()
-        try:
-            record = _record(f"{results / self.name}")
-            file = results / f"{self.name}.hyp.txt"
-            lines = file.read_text("utf-8").split("\n")[:-1]
-            same = all(record[key] == value for key, value in identity.items())
-            same = same and record["hyp_crc32"] == crc32(file)
-            return lines if same and len(lines) == record["scores"]["n"] else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        start, identity = f"{self.loaded.run.results / self.name}", self.identity()
+        for name in (start, _set_aside_as(start, identity["checkpoint"])):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                record, file = _record(name), Path(f"{name}.hyp.txt")
+                lines = file.read_text("utf-8").split("\n")[:-1]
+                same = all(record[key] == value for key, value in identity.items())
+                whole = record["hyp_crc32"] == crc32(file) and len(lines) == record["scores"]["n"]
+                if same and whole:
+                    return lines
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +239,17 @@ class Result:
         )
 
 
+def _set_aside_as(start: str, checkpoint: str) -> str:
+    """Begins the names of a checkpoint's results while those of another have the plain names."""
+    return f"{start}_{Path(checkpoint).stem}"
+
+
 def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
     """Rename another checkpoint's results after it; say so where this one's are replaced."""
     checkpoint = identity["checkpoint"]
-    own = f"{start}_{Path(checkpoint).stem}"
+    own = _set_aside_as(start, checkpoint)
     there = str(_record(start).get("checkpoint") or checkpoint)
-    moved = "" if there == checkpoint else Path(there).stem
+    moved = "" if there == checkpoint else _set_aside_as(start, there)
     replaced = own if moved else start
     if (record := _record(replaced)) and any(record.get(k, v) != v for k, v in identity.items()):
         what = "which were of other weights, another text or search"
@@ -252,7 +257,7 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
     # The record last: what a kill left half moved is moved the next time.
     for suffix in (".src.txt", ".ref.txt", ".hyp.txt", "_scores.json") if moved else ():
         with suppress(FileNotFoundError):
-            os.replace(f"{start}{suffix}", f"{start}_{moved}{suffix}")
+            os.replace(f"{start}{suffix}", f"{moved}{suffix}")
         Path(f"{own}{suffix}").unlink(missing_ok=True)
 
 

@@ -163,7 +163,8 @@ def multi30k_bleu(hypotheses: Sequence[str], references: Sequence[str], language
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    code = language_code(language) or language
+    normalizer, tokenizer = MosesPunctNormalizer(code), MosesTokenizer(code)
 
     def prepared(lines: Sequence[str]) -> list[str]:
         normal = map(normalizer.normalize, lines)

@@ -183,10 +183,10 @@ class BatchSearch:
             if isinstance(search, DiverseBeam):
                 beam |= {"groups": search.groups or size, "strength": search.strength}
             rest = beam_search(model, src, limits, **beam)
-        if not all(each and math.isfinite(each[0].log_prob) for each in rest):
-            raise not_a_number(self.precision)
         found.update(zip(left, rest))
         ranked = [found[i] for i in range(len(sources))]
+        if not all(each and math.isfinite(each[0].log_prob) for each in ranked):
+            raise not_a_number(self.precision)
         if greedy or decode.mbr is None:
             return ranked
         texts = (self.tokenizer.decode_batch([h.ids for h in each]) for each in ranked)

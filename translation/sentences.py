@@ -73,6 +73,8 @@ def _ends(before: str, after: str, code: str) -> bool:
     """Whether a sentence ends between these pieces."""
     if not re.search(r"\w", after):
         return False  # only marks
+    if re.search(r"(?<!\w)[^\W\d_]\.-[^\W\d_]\.$", before):  # J.-P. Roy; av. J.-C.
+        return before.endswith("J.-C.") and after[:1].isupper()
     word = re.search(r"(?<![\w.-])([\w.-]+)\.$", before)
     if word is None or word[1] not in _abbreviations(code):
         return True

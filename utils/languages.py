@@ -2,11 +2,11 @@
 
 import re
 
-# Three-letter codes, and country codes that are no language codes.
-_CODES = dict.fromkeys(("zho", "chi", "cmn", "cn"), "zh") | dict.fromkeys(
-    ("jpn", "jap", "jp"), "ja"
-)
-_CODES["kor"] = "ko"
+# Codes of two letters, each before its codes of three and names that are none.
+_NAMES = """ca cat, cs ces cze, de deu ger, el ell gre, en eng, es spa, fi fin, fr fra fre, hu hun,
+is isl ice, it ita, ja jpn jap jp, ko kor, lt lit, lv lav, nl nld dut, pl pol, pt por, ro ron rum,
+ru rus, sk slk slo, sl slv, sv swe, ta tam, zh zho chi cmn cn"""
+_CODES = {name: code for code, *names in map(str.split, _NAMES.split(",")) for name in names}
 
 
 def may_be_one(name: str, other: str) -> bool:

@@ -11,8 +11,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from signal import SIG_DFL, SIGHUP, SIGTERM, getsignal
 from typing import IO
 
+from utils.cli import signals_to
 from utils.errors import UserError
 from utils.files import atomic_path, write_errors
 
@@ -126,9 +128,9 @@ def writer(
     r"""A function that writes lines as UTF-8 and "\n", and flushes them; to standard output where
     path is None or /dev/stdout.
 
-    A file is written aside and renamed when the block ends; after an error, what was written is
-    kept as NAME.partial, if it is to `keep`. Pipes and devices are written directly. Raises
-    UserError if that fails, and as `output_path` does.
+    A file is written aside and renamed when the block ends; after an error or a signal, what was
+    written is kept as NAME.partial, if it is to `keep`. Pipes and devices are written directly.
+    Raises UserError if that fails, and as `output_path` does.
     """
     file = None  # to `print`: standard output
     n_written = 0
@@ -149,7 +151,9 @@ def writer(
     zipped, path = path.suffix == ".gz", output_path(path, never=never)
     special = path.exists() and not path.is_file()
     partial = output_path(path.parent / f"{path.name}.partial", never=never) if keep else path
-    with nullcontext(path) if special else atomic_path(path) as to:
+    ends = [n for n in (SIGTERM, SIGHUP) if getsignal(n) is SIG_DFL]  # nohup ignores SIGHUP
+    aside = nullcontext(path) if special else atomic_path(path)
+    with signals_to(lambda number, _: sys.exit(128 + number), *ends), aside as to:
         with write_errors(path):
             opened = gzip.open if zipped else open
             file = opened(to, "wt", encoding="utf-8", newline="\n")

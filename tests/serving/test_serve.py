@@ -377,6 +377,7 @@ def test_it_shows_a_sentence_in_the_explorer(server: Server) -> None:
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
     assert b"script-src 'sha256-" in page.body
     assert b"Le chat \\u003cb\\u003e" in page.body
+    assert server("GET", "/explore?text=LE+CHAT+%3CB%3E").body == page.body  # as it is translated
 
 
 def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:

@@ -161,6 +161,15 @@ def test_where_padding_is_probable_our_own_search_ranks(trained_run: Path, tmp_p
     assert ours.search_ids(ids, **how) == theirs.search_ids(ids, **how)
 
 
+def test_what_an_engine_finds_without_numbers_is_refused(trained_run: Path, tmp_path: Path) -> None:
+    loaded = load_run(untrained_run(trained_run, tmp_path))
+    loaded.model.state_dict()["decoder.norm.weight"][0] = torch.nan
+    for greedy in (True, False):
+        for searcher in searchers(loaded, loaded.ctranslate2(CPU, greedy=greedy, **ONE)):
+            with pytest.raises(UserError, match="in float32 is not a number: train it again"):
+                searcher.search_ids([[7, 2]], loaded.config.decode, greedy=greedy)
+
+
 def test_an_export_is_made_once_and_anew_for_another_checkpoint(
     loaded: LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,11 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     kept = record_of(run, f"test_first2_beam_{Path(last).stem}")
     assert not list((run / "results").glob(f"test_first2_beam_{Run(run).best().stem}*"))
     assert (kept["checkpoint"], kept["scores"]["n"]) == (Path(last).name, 2)
+    translate = EvaluationSet.translate
+    with mock.patch.object(EvaluationSet, "translate", autospec=True) as searched:
+        searched.side_effect = translate
+        score("--model_path", run, "--compare", last, "--limit", "2", *FEW)
+    assert searched.call_count == 1  # what was kept is read
     capsys.readouterr()
     score("--model_path", last, "--limit", "2", *FEW, "--set", "decode.beam_size=2")
     replaced = f"/test_first2_beam_{Path(last).stem}.*, which were of other weights, another text"

@@ -4,8 +4,8 @@ import errno
 import fcntl
 import gzip
 import os
+import signal
 import stat
-from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -61,12 +61,24 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
     with pytest.raises(OSError, match="elsewhere"), writer(tmp_path / "out"):
         raise OSError("elsewhere")
     assert list(tmp_path.iterdir()) == []
-    with suppress(KeyboardInterrupt), writer(tmp_path / "out.gz") as write:
-        write(["a", "é"])
-        raise KeyboardInterrupt
-    [kept] = tmp_path.iterdir()
-    assert (kept.name, gzip.decompress(kept.read_bytes())) == ("out.gz.partial", "a\né\n".encode())
-    assert capsys.readouterr().err == f"the first 2 lines are in {kept}\n"
+
+    def written(number: signal.Signals) -> None:
+        with writer(tmp_path / "out.gz") as write:
+            write(["a", "é"])
+            signal.raise_signal(number)
+
+    for number, error in (
+        (signal.SIGINT, KeyboardInterrupt),
+        (signal.SIGTERM, SystemExit),
+        (signal.SIGHUP, SystemExit),
+    ):
+        with pytest.raises(error) as ended:
+            written(number)
+        assert getattr(ended.value, "code", 128 + number) == 128 + number
+        [kept] = tmp_path.iterdir()
+        assert kept.name == "out.gz.partial"
+        assert gzip.decompress(kept.read_bytes()) == "a\né\n".encode()
+        assert capsys.readouterr().err == f"the first 2 lines are in {kept}\n"
     with writer(tmp_path / "out.gz") as write:
         write(["a"])
     assert [path.name for path in tmp_path.iterdir()] == ["out.gz"]
