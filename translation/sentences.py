@@ -86,5 +86,8 @@ def _abbreviations(code: str) -> dict[str, bool]:
     """Moses's nonbreaking prefixes, English for a language without; True: before digits only."""
     from sacremoses.corpus import NonbreakingPrefixes
 
-    entries = (entry.partition(" ") for entry in NonbreakingPrefixes().words(code))
+    lists = ("en", "fr") if code == "fr" else (code,)  # the French one has no titles (Dr., St.)
+    entries = (
+        entry.partition(" ") for each in lists for entry in NonbreakingPrefixes().words(each)
+    )
     return {word: bool(mark) for word, _, mark in entries}
