@@ -48,7 +48,7 @@ def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
     """The test splits, or the wanted one. Raises UserError if the corpus does not have it."""
     if wanted is None:
         return corpus.test
-    known = dict.fromkeys((*corpus.test, corpus.validation, corpus.train))
+    known = dict.fromkeys(corpus.splits)
     if wanted not in known:
         raise UserError(f"--split {wanted}: the corpus has {', '.join(known)}")
     return (wanted,)

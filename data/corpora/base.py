@@ -46,6 +46,11 @@ class CorpusReader(ABC):
     validation: str
     test: tuple[str, ...]
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """All that can be scored."""
+        return (*self.test, self.validation, self.train)
+
     @abstractmethod
     def load(self, split: str) -> ParallelText:
         """One split in the direction of the config. Raises UserError where it is not available."""

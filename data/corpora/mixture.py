@@ -30,6 +30,11 @@ class MixtureCorpus(CorpusReader):
         if self.train in (self.validation, *main.test):
             self.train = "the mixture"  # not the name of any file
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        of_parts = (f"{name}.{part.validation}" for name, part in self.parts.items())
+        return (*super().splits, *of_parts)
+
     def load(self, split: str) -> ParallelText:
         """The mixture for `train`; else a split of the evaluated part, or NAME.SPLIT."""
         if split == self.train:
