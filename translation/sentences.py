@@ -26,7 +26,8 @@ def split_sentences(text: str, language: str) -> list[str]:
     for piece in segment(code, plain):
         cut, end = end, end + len(piece)
         last = text[max(start, cut - LONGEST) : cut].rstrip()
-        if cut > start and spoken and _ends(last, text[cut:end], code):
+        inside = re.match(r"\S-\w", text[max(0, cut - 1) : cut + 2])  # É.-J. Marey
+        if cut > start and spoken and not inside and _ends(last, text[cut:end], code):
             found.append(text[start:cut])
             start, spoken = cut, False
         spoken = spoken or re.search(r"[^\W\d_]", text[cut:end]) is not None  # has a letter
@@ -73,8 +74,9 @@ def _ends(before: str, after: str, code: str) -> bool:
     """Whether a sentence ends between these pieces."""
     if not re.search(r"\w", after):
         return False  # only marks
-    if re.search(r"(?<!\w)[^\W\d_]\.-[^\W\d_]\.$", before):  # J.-P. Roy; av. J.-C.
-        return before.endswith("J.-C.") and after[:1].isupper()
+    if re.search(r"(?<!\w)[^\W\d_]\.-[^\W\d_]\.$", before):  # of a name (J.-P. Roy), but for:
+        known = re.search(r"(J\.-C|[EÉR]\.-U|[CN]\.-B)\.$", before)
+        return known is not None and re.sub(r"[\W_]+", "", after)[:1].isupper()
     word = re.search(r"(?<![\w.-])([\w.-]+)\.$", before)
     if word is None or word[1] not in _abbreviations(code):
         return True

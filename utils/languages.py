@@ -3,9 +3,10 @@
 import re
 
 # Codes of two letters, each before its codes of three and names that are none.
-_NAMES = """ca cat, cs ces cze, de deu ger, el ell gre, en eng, es spa, fi fin, fr fra fre, hu hun,
-is isl ice, it ita, ja jpn jap jp, ko kor, lt lit, lv lav, nl nld dut, pl pol, pt por, ro ron rum,
-ru rus, sk slk slo, sl slv, sv swe, ta tam, zh zho chi cmn cn"""
+_NAMES = """bg bul, bn ben, ca cat, cs ces cze, da dan, de deu ger, el ell gre, en eng, es spa, et
+est, fi fin, fr fra fre, ga gle, hi hin, hu hun, is isl ice, it ita, ja jpn jap jp, ko kor, lt lit,
+lv lav, nl nld dut, pl pol, pt por, ro ron rum, ru rus, sk slk slo, sl slv, sv swe, ta tam, uk ukr,
+zh zho chi cmn cn"""
 _CODES = {name: code for code, *names in map(str.split, _NAMES.split(",")) for name in names}
 
 

@@ -48,7 +48,7 @@ class CorpusReader(ABC):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """All that can be scored."""
+        """Those that can be scored by name."""
         return (*self.test, self.validation, self.train)
 
     @abstractmethod

@@ -32,8 +32,9 @@ class MixtureCorpus(CorpusReader):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        of_parts = (f"{name}.{part.validation}" for name, part in self.parts.items())
-        return (*super().splits, *of_parts)
+        main = self.config.evaluated
+        others = [(name, part) for name, part in self.parts.items() if name != main]
+        return (*super().splits, *(f"{name}.{part.validation}" for name, part in others))
 
     def load(self, split: str) -> ParallelText:
         """The mixture for `train`; else a split of the evaluated part, or NAME.SPLIT."""

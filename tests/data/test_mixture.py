@@ -94,7 +94,7 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     corpus = build_corpus(DataConfig(corpus=mixture(tmp_path)))
     assert (corpus.train, corpus.validation) == ("train", "valid")
     assert corpus.test == ("test", "large.test")
-    assert corpus.splits == (*corpus.test, "valid", "train", "small.valid", "large.valid")
+    assert corpus.splits == (*corpus.test, "valid", "train", "large.valid")
     first = [corpus.load(split).src[0] for split in ("valid", "test", "large.test")]
     assert first == ["small valid fr 0", "small test fr 0", "large test fr 0"]
     other = build_corpus(DataConfig(corpus=mixture(tmp_path, evaluate="large")))
