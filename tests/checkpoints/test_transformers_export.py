@@ -402,7 +402,8 @@ def test_the_script_writes_a_folder_whose_card_works(
     ("src", "tgt", "line"),
     [
         ("zh_CN", "pt-BR", 'language: ["zh", "pt"]'),
-        ("deu", "English", 'language: ["deu"]'),
+        ("gsw", "deu", 'language: ["gsw", "de"]'),
+        ("en", "English", 'language: ["en"]'),
         ("source", "target", "library_name: transformers"),
     ],
 )
