@@ -192,6 +192,9 @@ def _guarded(work: Callable[[], None]) -> None:
 
 
 def _pass_on(number: int, frame: Any) -> None:
-    for child in multiprocessing.active_children():
+    children = multiprocessing.active_children()
+    for child in children:
         if child.pid is not None:
             os.kill(child.pid, number)
+    if not children:  # none has begun
+        sys.exit(128 + number)

@@ -185,6 +185,18 @@ def test_ctrl_c_in_the_seconds_of_the_imports_shows_no_traceback(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_signal_before_the_first_process_has_begun_ends_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spawn(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(idist, "spawn", spawn)
+    with pytest.raises(SystemExit) as ended:
+        run_processes(print, nproc_per_node=2, device="cpu")
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
 def test_nobody_waits_for_a_process_that_was_killed(
     forked: Callable[[Callable[[], None]], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
