@@ -1,7 +1,7 @@
 """Products of float32 matrices on a CPU, by oneDNN where that is faster than torch's own library.
 
-MKL, torch's library for float32 products, does not use AVX-512 on AMD's processors: on Zen 5 oneDNN
-takes half the time (benchmarks/README.md).
+MKL, torch's library for float32 products, does not use AVX-512 on AMD's processors: oneDNN takes
+half the time on Zen 5, and a tenth less on Zen 4 (benchmarks/README.md).
 """
 
 from typing import Any
@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from utils.machine import is_amd_zen_5
+from utils.machine import amd_family
 
-# Below so many multiplications MKL has finished before oneDNN begins.
-_WORTH = 1_500_000
+_ZEN_5 = amd_family() >= 26
+# Below so many multiplications MKL is the faster one.
+_WORTH = 1_500_000 if _ZEN_5 else 16_000_000
 FASTER = (
-    is_amd_zen_5()
+    amd_family() >= 25
     and torch.backends.mkldnn.is_available()
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
 )
@@ -26,7 +27,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """a [...,I] @ b [I,O] -> [...,O], without a gradient."""
     if not by_onednn(a, b):
         return F.linear(a, b.t())
-    if a.dim() == 2 and len(a) > b.shape[1]:  # faster with the larger one last
+    if _ZEN_5 and a.dim() == 2 and len(a) > b.shape[1]:  # faster with the larger one last
         return onednn(b.t(), a).t()
     return onednn(a, b.t())
 
@@ -38,6 +39,7 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
         and a.dtype == b.dtype == torch.float32
         and a.device.type == b.device.type == "cpu"
         and a.numel() * b.shape[1] >= _WORTH
+        and (_ZEN_5 or a.is_contiguous())  # it would copy others, and be no faster
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -290,10 +290,10 @@ def cpu_name() -> str:
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def is_amd_zen_5() -> bool:
-    """Whether the processor is AMD's of the Zen 5 generation, or later."""
+def amd_family() -> int:
+    """AMD's number of the processor: 25 for Zen 3 and 4, 26 for Zen 5; 0 for another maker's."""
     family = _cpuinfo("cpu family") if _cpuinfo("vendor_id") == "AuthenticAMD" else ""
-    return family.isdecimal() and int(family) >= 26
+    return int(family) if family.isdecimal() else 0
 
 
 def is_intel() -> bool:

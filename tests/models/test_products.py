@@ -14,9 +14,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[True, False], ids=["zen5", "zen4"])
+def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the processor and however small."""
+    monkeypatch.setattr(models.products, "_ZEN_5", request.param)
     monkeypatch.setattr(models.products, "FASTER", True)
     monkeypatch.setattr(models.products, "_WORTH", 1)
     torch.manual_seed(0)
@@ -53,7 +54,7 @@ def test_an_input_that_is_not_trained_has_no_gradient() -> None:
 def test_a_product_of_views_by_columns(size: tuple[int, int, int]) -> None:
     n, inner, m = size
     a, b = torch.randn(inner, n).t(), torch.randn(m, inner).t()
-    assert by_onednn(a, b)
+    assert by_onednn(a, b) == models.products._ZEN_5
     assert torch.allclose(product(a, b), a @ b, rtol=0, atol=1e-5)
 
 
@@ -85,16 +86,15 @@ def test_where_nothing_is_gained_torch_multiplies(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "zen_5"),
-    [("AuthenticAMD", "26", True), ("AuthenticAMD", "25", False), ("GenuineIntel", "6", False)],
+    ("vendor", "family", "of_amd"), [("AuthenticAMD", "26", 26), ("GenuineIntel", "6", 0)]
 )
 def test_the_processor_is_known_by_its_maker_and_family(
-    vendor: str, family: str, zen_5: bool, monkeypatch: pytest.MonkeyPatch
+    vendor: str, family: str, of_amd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = {"vendor_id": vendor, "cpu family": family}
     monkeypatch.setattr(utils.machine, "_cpuinfo", fields.__getitem__)
-    assert utils.machine.is_amd_zen_5() == zen_5
+    assert utils.machine.amd_family() == of_amd
     assert utils.machine.is_intel() == (vendor == "GenuineIntel")
     monkeypatch.setattr(utils.machine, "_cpuinfo", lambda field: "")  # not on Linux
-    assert not utils.machine.is_amd_zen_5()
+    assert utils.machine.amd_family() == 0
     assert not utils.machine.is_intel()
