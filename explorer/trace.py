@@ -165,7 +165,8 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         note += f" What it does in {by_words} also depends on the words, which is not drawn."
     if by_length:
         note += f" In {by_length} a sentence of this length turns by other angles than these."
-    if type(scheme.module.attention("cross", 0)) is not AttentionPosition:
+    decoder = range(scheme.model.n_decoder_layers)
+    if any(type(scheme.module.attention("cross", i)) is not AttentionPosition for i in decoder):
         note += " Queries and keys of the cross-attention turn too."
     if isinstance(scheme.attention("encoder"), Ssmax):
         note += " All logits of the self-attentions grow by s ln n, where n keys are seen."

@@ -126,6 +126,5 @@ class TorchDecoder(nn.Module):
             states=state.memory.states.repeat_interleave(state.beam_size, dim=0),
             padding=state.memory.padding.repeat_interleave(state.beam_size, dim=0),
         )
-        everywhere = torch.arange(state.length, device=y.device)
-        hidden = self(state.prefix, memory, scheme=scheme, positions=everywhere)
+        hidden = self(state.prefix, memory, scheme=scheme, positions=positions)
         return hidden[:, -y.shape[1] :]

@@ -274,9 +274,13 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
 # --------------------------------------------------------------------------- why positions, and how
 
 
-def test_two_orders_of_words_differ_with_a_scheme_and_without_one_are_the_same() -> None:
+@pytest.mark.parametrize("n", [5, 10])
+def test_two_orders_of_words_differ_with_a_scheme_and_without_one_are_the_same(n: int) -> None:
     for name in ("none", "sinusoidal", "t5"):
-        [figure] = draw("permutation", scheme(POSITIONS[name], name)).values()
+        [figure] = draw("permutation", scheme(POSITIONS[name], name), n=n).values()
+        one, other = (figure.axes[i].get_title() for i in range(2))
+        assert sorted(one.split()) == sorted(other.split())
+        assert one != other
         first, second, difference = images(figure)
         np.testing.assert_array_equal(difference, second - first)
         apart = np.abs(difference).max()
