@@ -215,7 +215,8 @@ def main(argv: list[str] | None = None) -> None:
         shutil.rmtree(part, ignore_errors=True)  # of a call killed at its very end
         print(f"{summary(record, paths)}: made before")
         return
-    if other := [key for key, was in record["of"].items() if identity.get(key) != was]:
+    was = record["of"]
+    if was and (other := [key for key in was | identity if was.get(key) != identity.get(key)]):
         print(f"{file}: its pairs differ in {', '.join(other)}: all are made anew", file=sys.stderr)
     parts: list[tuple[str, ...]] = []
     bar = Bar(total=len(texts), unit=" lines", disable=None, smoothing=0)

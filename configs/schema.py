@@ -285,7 +285,7 @@ class DataConfig(Section, section="data"):
         if {self.src_lang, self.tgt_lang} == {"fr", "en"}:
             return
         for part in self.corpus.parts if isinstance(self.corpus, Mixture) else (self,):
-            if not isinstance(part.corpus, ParallelFiles):
+            if isinstance(part.corpus, Phrasebook | Iwslt2017):
                 rule = f"the {part.corpus.kind} corpus has only French (fr) and English (en)"
                 self._fail("tgt_lang" if self.src_lang in ("fr", "en") else "src_lang", rule)
         if isinstance(self.clean, Cleaning) and self.clean.language:

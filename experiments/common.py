@@ -422,7 +422,7 @@ class Experiment(ABC):
             free = {key for key, *_ in of_each for name in ("name", *neutral) if fnmatch(key, name)}
             found.append([f"{key}={value!r}" for key, value, _ in of_each if key not in free])
         changes = min(found, key=len, default=[])
-        has = ", ".join(changes[:5]) or "another --search or --average"
+        has = ", ".join(changes[:5]) or "another search or average"
         return f" (the nearest training in it has {has})" * bool(found)
 
     def all_rows(self) -> Rows:

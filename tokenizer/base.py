@@ -7,6 +7,7 @@ from pathlib import Path
 
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
+from utils.languages import language_code, may_be_one
 
 KIND_FILE = "tokenizer_kind.json"
 
@@ -60,9 +61,10 @@ class BaseTokenizer(ABC):
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
         """Raises UserError where it is for another direction of translation."""
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
-        # Else only two-letter codes are compared: some models say "fra" or a group of languages.
-        comparable = all(code is not None and len(code) == 2 for code in wanted + found)
-        if wanted != found and (comparable or wanted == found[::-1]):
+        # Some models name a group of languages: only codes of one length are compared.
+        known = [(a, b) for a, b in zip(wanted, found) if language_code(a or "") and b]
+        unlike = any(language_code(b) and not may_be_one(a or "", b) for a, b in known)
+        if unlike or found != wanted == found[::-1]:
             raise UserError(
                 f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
                 "give one of this direction or change data.src_lang, data.tgt_lang"

@@ -30,6 +30,7 @@ class _State:
 
     ids: Ids
     places: list[int]
+    kept: bool  # and so its results may be
     following: dict[int, "_State"] = field(default_factory=dict)
 
 
@@ -61,7 +62,7 @@ class BpeDropout:
         state = self._first.get(word)
         if state is None:
             ids = _fused([i for char in word for i in self.spell(char)], self.unk_id)
-            state = self._state(ids, self._first, word)
+            state = self._state(ids, self._first, word, keep=len(ids) <= LONGEST_WORD)
         while state.places:
             k = next(draws)
             if k >= len(state.places):
@@ -73,14 +74,15 @@ class BpeDropout:
         """The state after merge k of `state`."""
         ids, place = state.ids, state.places[k]
         _, merged = self.merges[ids[place], ids[place + 1]]
-        return self._state((*ids[:place], merged, *ids[place + 2 :]), state.following, k)
+        ids = (*ids[:place], merged, *ids[place + 2 :])
+        return self._state(ids, state.following, k, keep=state.kept)
 
-    def _state(self, ids: Ids, known: dict[Any, _State], key: str | int) -> _State:
+    def _state(self, ids: Ids, known: dict[Any, _State], key: str | int, *, keep: bool) -> _State:
         """A new state, remembered if there is room; merges sorted by rank, then from the left."""
         pairs = enumerate(zip(ids, ids[1:]))
         found = [(self.merges[pair][0], i) for i, pair in pairs if pair in self.merges]
-        state = _State(ids, [i for _, i in sorted(found)])
-        if self._room and len(ids) <= LONGEST_WORD:
+        state = _State(ids, [i for _, i in sorted(found)], kept=keep and self._room > 0)
+        if state.kept:
             self._room -= 1
             known[key] = state
         return state

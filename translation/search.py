@@ -163,12 +163,12 @@ class BatchSearch:
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
         found: dict[int, list[Hypothesis]] = {}
         engine = self.engine if greedy or isinstance(search, Beam) else None
+        longest = min(self.longest("source") or MAX_POSITIONS, MAX_POSITIONS)
         # CTranslate2 finds nothing for a source that is EOS alone.
-        free = [i for i, ids in enumerate(sources) if len(ids) > 1 and not prefixes[i]]
-        if engine is not None and free and max(decode.max_len, src.shape[1]) <= MAX_POSITIONS:
-            lengths = limits.max_lengths(src[free], pad_id).tolist()
-            by_engine = engine.search([sources[i] for i in free], limits, lengths, **beam)
-            found.update(zip(free, by_engine))
+        free = [i for i, ids in enumerate(sources) if 1 < len(ids) <= longest and not prefixes[i]]
+        if engine is not None and free and decode.max_len <= MAX_POSITIONS:
+            most = limits.max_lengths(src[free], pad_id).tolist()
+            found.update(zip(free, engine.search([sources[i] for i in free], limits, most, **beam)))
         left = [i for i in range(len(sources)) if not found.get(i)]
         src, model, rest = src[left], cast(SearchModel, self.model), []
         if any(prefixes[i] for i in left):

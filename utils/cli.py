@@ -88,6 +88,8 @@ def run_main(main: Callable[[], None]) -> None:
     UserError and OSError (a forbidden folder, a full disk): the message on one line, exit code 2.
     Too little memory: the same. Ctrl-C: 130. A closed pipe: 0.
     """
+    if sys.stderr is None:  # closed: its messages would go to standard output, among results
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if "OMP_WAIT_POLICY" not in os.environ:
         # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
         # takes the core of one, and everything is many times as slow (benchmarks/README.md).

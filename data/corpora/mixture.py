@@ -22,19 +22,16 @@ class MixtureCorpus(CorpusReader):
         self.parts = dict(zip(config.names, parts))
         main = self.parts[config.evaluated]
         self.validation = main.validation
-        others = [(name, part) for name, part in self.parts.items() if part is not main]
-        self.test = (
-            *main.test,
-            *(f"{name}.{split}" for name, part in others for split in part.test),
-        )
+        self.others = {name: part for name, part in self.parts.items() if part is not main}
+        beside = (f"{name}.{split}" for name, part in self.others.items() for split in part.test)
+        self.test = (*main.test, *beside)
         if self.train in (self.validation, *main.test):
             self.train = "the mixture"  # not the name of any file
 
     @property
     def splits(self) -> tuple[str, ...]:
-        main = self.config.evaluated
-        others = [(name, part) for name, part in self.parts.items() if name != main]
-        return (*super().splits, *(f"{name}.{part.validation}" for name, part in others))
+        scored = [(name, part) for name, part in self.others.items() if part.test]
+        return (*super().splits, *(f"{name}.{part.validation}" for name, part in scored))
 
     def load(self, split: str) -> ParallelText:
         """The mixture for `train`; else a split of the evaluated part, or NAME.SPLIT."""

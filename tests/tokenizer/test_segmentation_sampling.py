@@ -86,6 +86,14 @@ def test_a_draw_repeats_with_its_numbers_whatever_is_remembered(
         assert [again(text, rng_of(seed)) for text, seed in reversed(keys)] == drawn[::-1]
 
 
+def test_no_room_is_taken_by_words_that_are_too_long_to_be_remembered() -> None:
+    merges = {(1, 1): (0, 2), (2, 2): (1, 3)}
+    dropout = BpeDropout(lambda char: (1,), merges, UNK, 0.2)
+    for word, taken in (("a" * 60, False), ("a" * 40, True)):
+        assert len(dropout.segment(word, iter(dropout.draws(60, rng_of(0))))) < 40
+        assert (dropout._room < 300_000) == taken
+
+
 def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:
     config = Subword(vocab_size=400, sampling=0.1)
     sampled = build_tokenizer(config, lambda: (FRENCH, ENGLISH), src_lang="fr", tgt_lang="en")

@@ -1,5 +1,6 @@
 """A vocabulary for each language: each is learned from, drawn for and saved with its own side."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def test_each_vocabulary_is_learned_from_its_own_side(tokenizer: SeparateTokeniz
     assert not tokenizer.shared_vocab
     ids = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
     assert tuple(tokenizer.src_pieces(ids)) == tuple(tokenizer.tgt_pieces(ids)) == SPECIALS
+
+
+@pytest.mark.parametrize(
+    ("direction", "serves"),
+    [
+        *(("fr_CA en-GB", True), ("fra eng", True), ("roa en", True), ("nowhere en", True)),
+        *(("zh_CN en", False), ("en fr-CA", False), ("deu eng", False)),
+    ],
+)
+def test_it_serves_its_own_direction_alone(
+    tokenizer: SeparateTokenizer, direction: str, serves: bool
+) -> None:
+    with nullcontext() if serves else pytest.raises(UserError, match="is for fr -> en, the data"):
+        tokenizer.require_direction(*direction.split(), name="it")
 
 
 def test_a_saved_one_has_the_same_ids_and_fingerprint_and_decodes_the_target(

@@ -178,9 +178,9 @@ def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
     text, output = Path(shutil.copy(mono, tmp_path)), tmp_path / "bt"
     args = ("--src_file", text, "--output", output, "--search", "greedy", "--device", "cpu")
 
-    def call(model: Path) -> tuple[str, bool]:
+    def call(*models: Path) -> tuple[str, bool]:
         """What was said on standard error, and whether the pairs were made before."""
-        ended = made("--model_path", model, *args)
+        ended = made("--model_path", *models, *args)
         assert ended.code == 0, ended
         return ended.err, ended.out.endswith(": made before\n")
 
@@ -197,6 +197,7 @@ def test_pairs_are_made_again_where_the_model_the_text_or_the_pairs_are_others(
     assert output.with_suffix(".fr").read_text("utf-8") != pairs
     text.write_text(mono.read_text("utf-8") + "the cat\n", "utf-8")
     assert call(early) == (anew.format("text"), False)
+    assert call(early, reverse) == (anew.format("partners"), False)
 
 
 def test_files_of_another_making_are_never_overwritten(

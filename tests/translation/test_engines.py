@@ -27,7 +27,7 @@ import test as test_script
 from checkpoints import ctranslate2
 from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.ctranslate2 import MAX_POSITIONS
-from configs.schema import DecodeConfig, Fire, Sampling
+from configs.schema import DecodeConfig, Fire, Learnable, Sampling
 from data.corpora.build import build_corpus
 from models.decoding.beam import beam_search
 from translation import engines
@@ -136,6 +136,20 @@ def test_ctranslate2_finds_what_our_search_finds(
         found = theirs.search_ids(ids[:4], decode, **begun)
     assert asked.call_args.args[0] == ids[1:2]  # what begins as told is searched by torch
     assert [[h.ids for h in each] for each in found] == [[h.ids for h in e] for e in expected]
+
+
+def test_a_table_of_positions_is_used_to_its_end_and_no_further(run: Path, tmp_path: Path) -> None:
+    n = load_run(run).config.data.max_len
+    loaded = load_run(untrained_run(run, tmp_path, position=Learnable(max_positions=n)))
+    decode = replace(loaded.config.decode, max_len=n, max_len_ratio=99.0, n_best=1)
+    both = searchers(loaded, loaded.ctranslate2(CPU, greedy=False, **ONE))
+    eos_id = loaded.tokenizer.eos_id
+    for greedy in (True, False):
+        ours, theirs = (each.search_ids([[7, eos_id]], decode, greedy=greedy) for each in both)
+        assert len(ours[0][0].ids) == n  # cut off
+        assert [h.ids for h in theirs[0]] == [h.ids for h in ours[0]]
+        with pytest.raises(UserError, match=f"a source of {n + 1} tokens is too long"):
+            both[1].search_ids([[7] * n + [eos_id]], decode, greedy=greedy)
 
 
 def test_a_last_step_in_which_all_have_ended_hides_what_lives_on() -> None:

@@ -121,6 +121,14 @@ def test_a_closed_pipe_ends_quietly(trained_run: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_is_said_to_a_closed_standard_error_is_no_translation(trained_run: Path) -> None:
+    command = f"{sys.executable} inference.py --model_path {trained_run} --max_len 3 2>&-"
+    how: Any = {"cwd": ROOT, "capture_output": True, "text": True}
+    said = subprocess.run(["bash", "-c", command], input="Oui. Non.\n" * 2, **how)  # it warns
+    assert (said.returncode, said.stdout.count("\n")) == (0, 2), said
+
+
+@pytest.mark.slow
 def test_at_a_terminal_it_is_a_prompt_with_history(trained_run: Path) -> None:
     ours, its = pty.openpty()
     command = [sys.executable, "inference.py", "--model_path", str(trained_run), "--n_best", "2"]

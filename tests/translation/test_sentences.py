@@ -22,7 +22,7 @@ infer = scripted(inference.main)
         ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… Enfin !", "Bon."]),
         ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
         ("fr", ["M. J.-P. Roy est né en 4 av. J.-C. à Rome.", "En 5 av. J.-C.", "« Il dort. »"]),
-        ("fr", ["É.-J. Marey aime les É.-U. depuis peu.", "Il vit aux É.-U.", "– Oui ?", "-Non."]),
+        ("fr", ["J.-C. Roy aime les É.-U. depuis peu.", "Il vit aux É.-U.", "– Oui ?", "-Non."]),
         ("fra", ["Voir l'art. 5 du code.", "Le Dr. Roy aime St. Louis."]),
         ("en", ["Mr. Ho left for Washington D.C. yesterday.", "See Fig. 3.", "No. 5 is alive."]),
         ("pl", ["Wagon nr. 5 jest pusty.", "To nr.", "Tak."]),  # ends a sentence, but for a digit
