@@ -62,17 +62,20 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         raise UserError(f"{given}: an average needs two checkpoints or more, each of them once")
     sums: dict[str, Tensor] = {}
     newest: dict[str, Any] = {}
-    newest_path, sources, texts = paths[0], [], []
+    met: list[tuple[dict[str, Any], Path]] = []
+    sources, texts = [], []
     for path in paths:  # one at a time: any number fits into memory
         payload = read_checkpoint(path)
-        newer = not newest or _is_newer(newest, newest_path, payload, path)
+        newer = [_is_newer(*each, payload, path) for each in met]
+        about = {name: payload[name] for name in ("config", "tokenizer", "progress")}
+        met.append(({**about, "data": payload.get("data", {})}, path))
         once = tied_names(payload["model"])
         for name, tensor in payload["model"].items():
             if once[name] == name and tensor.is_floating_point():
                 sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
         progress = {name: payload["progress"][name] for name in ("epoch", "step")}
-        if newer:
-            newest, newest_path = {**payload, "progress": progress}, path
+        if all(newer):
+            newest = {**payload, "progress": progress}
         sources.append({"file": path.name, **progress})
         texts.append(payload.get("data"))
     model = {

@@ -180,18 +180,20 @@ def end_workers(loader: DataLoader[list[Batch]]) -> None:
 
 def check_lengths(model: TranslationTransformer, data: TrainingData) -> None:
     """Raises UserError where a validation pair is longer than the scheme allows: now, not later."""
-    splits = [data.validation_ids, *(ids for ids, _ in data.also.values())]
-    longest: dict[Side, int] = {
-        "source": max(ids.src_lengths.max() for ids in splits),
-        "target": max(ids.tgt_lengths.max() for ids in splits),
-    }
-    for side, length in longest.items():
-        bound = model.scheme.bounds.get(side)
-        if bound is not None and length > bound.length:
-            raise UserError(
-                f"a validation {side} has {length} tokens, but model.position.{bound.field} allows "
-                f"for {bound.length}: use --set data.eval_long=truncate, or train a model with more"
-            )
+    also = {f"{name} (evaluate.also)": ids for name, (ids, _) in data.also.items()}
+    for split, ids in {"validation": data.validation_ids, **also}.items():
+        lengths: dict[Side, int] = {
+            "source": ids.src_lengths.max(),
+            "target": ids.tgt_lengths.max(),
+        }
+        for side, length in lengths.items():
+            bound = model.scheme.bounds.get(side)
+            if bound is not None and length > bound.length:
+                raise UserError(
+                    f"a {side} of {split} has {length} tokens, but model.position.{bound.field} "
+                    f"allows for {bound.length}: {'leave that split out, or ' * (split in also)}in "
+                    "a new run use --set data.eval_long=truncate, or train a model with more"
+                )
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

@@ -204,7 +204,8 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     words = "are of different runs (train.seed is {} and {}), whose mean is not a model: translate"
     assert words.format(0, 1) in averaged(file, seed).error()
     assert words.format(2, 5) in averaged(child, stranger).error()
-    assert words.format(0, 6) in averaged(file, grandchild).error()
+    for between in ((), (child,)):
+        assert words.format(0, 6) in averaged(file, *between, grandchild).error()
     moved = content(copy)
     moved["data"]["fingerprint"] = "another"
     torch.save(moved, folder / "other_text.pt")

@@ -49,6 +49,7 @@ from training.engine import step_seed
 from training.faults import NonFiniteError, remedies_named
 from training.handlers import ProgressBar
 from training.objectives import cross_entropy
+from training.prepare import check_lengths
 from translation.evaluator import TokenMetrics, create_evaluator
 from utils.errors import UserError
 from utils.machine import resolve_device, resolve_precision, seed_all, torch_to_itself
@@ -552,8 +553,17 @@ def test_a_beam_that_no_batch_of_the_evaluation_leaves_room_for_does_not_matter(
 def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_path: Path) -> None:
     table = "model.position=learnable model.position.max_positions=9"
     short = f"data.max_len=9 decode.max_len=9 {table}"
-    words = r"validation source has \d+ tokens, but model\.position\.max_positions allows for 9: "
-    words += "use --set data.eval_long=truncate, or train"
+    words = (
+        r"source of validation has \d+ tokens, but model\.position\.max_positions allows for 9: "
+    )
+    words += "in a new run use --set data.eval_long=truncate, or train"
     with pytest.raises(UserError, match=words):
         run_here(toy_config(tmp_path, short))
     run_here(toy_config(tmp_path, short, "data.eval_long=truncate train.max_steps=1"))
+
+    ids = [mock.Mock(src_lengths=np.array([n]), tgt_lengths=np.array([3])) for n in (9, 12)]
+    model, data = mock.Mock(), mock.Mock(validation_ids=ids[0], also={"long": (ids[1], None)})
+    model.scheme.bounds = {"source": mock.Mock(length=9, field="max_positions")}
+    words = r"of long \(evaluate\.also\) .* leave that split out, or in a new"
+    with pytest.raises(UserError, match=words):
+        check_lengths(model, data)
