@@ -243,15 +243,15 @@ _EQUALS: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., None] |
 
 
 def _input_table(model: TranslationTransformer, side: Side) -> Tensor:
-    """What is added to the embeddings of tokens 0, 1, 2, ...: [positions + 1, D].
+    """What is added to the embeddings of tokens 0, 1, 2, ...: [positions, D].
 
-    The last row is for a search's score of an EOS that does not count.
+    The target's has one row more, for the score of an EOS that a search asks for but does not use.
     """
     n = model.scheme.max_length(side) or MAX_POSITIONS
     weight = model.output.weight
     positions = model.scheme.positions(side, 0, n, weight.device)
     rows = model.scheme.input(side)(weight.new_zeros(1, n, model.d_model), positions)[0]
-    return nn.functional.pad(_tensor(rows), (0, 0, 0, 1))
+    return nn.functional.pad(_tensor(rows), (0, 0, 0, int(side == "target")))
 
 
 # ------------------------------------------------------------------------------------------ weights

@@ -87,9 +87,7 @@ class Subword(Section, kind="subword", section="tokenizer"):
     sampling: float = number(0.0, ge=0, le=HUGE)
     quotes: Literal["keep", "straight"] = "keep"
     joint: bool = True
-    max_pairs: int | None = count(
-        None, le=LARGEST
-    )  # it learns from so many, drawn at random; None: all
+    max_pairs: int | None = count(None, le=LARGEST)  # to learn from, drawn at random; None: all
 
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:

@@ -1,7 +1,7 @@
 """Products of float32 matrices on a CPU, by oneDNN where that is faster than torch's own library.
 
 MKL, torch's library for float32 products, does not use AVX-512 on AMD's processors: oneDNN takes
-half the time on Zen 5, and a tenth less on Zen 4 (benchmarks/README.md).
+half its time on Zen 5, and a little less than it in most products on Zen 4 (benchmarks/README.md).
 """
 
 from typing import Any

@@ -168,7 +168,8 @@ def rotation(scheme: Scheme, n: int) -> Figures:
 def permutation(schemes: Sequence[Scheme], n: int) -> Figures:
     """The two ends of the sentence are swapped; the rows of both outputs are sorted alike."""
     ids = np.arange(n) % len(WORDS)
-    half = n // 2 - (n % (2 * len(WORDS)) == 0)  # else both halves were the same words
+    half = n // 2
+    half -= (n - half) % len(WORDS) == 0  # else both ends were the same words
     order = np.r_[n - half : n, half : n - half, :half]  # its own inverse
     rows, outputs = [], []
     for scheme in schemes:

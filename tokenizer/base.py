@@ -7,7 +7,7 @@ from pathlib import Path
 
 from utils.errors import UserError
 from utils.files import write_bytes, write_text
-from utils.languages import language_code, may_be_one
+from utils.languages import language_code
 
 KIND_FILE = "tokenizer_kind.json"
 
@@ -61,9 +61,9 @@ class BaseTokenizer(ABC):
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
         """Raises UserError where it is for another direction of translation."""
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
-        # Some models name a group of languages: only codes of one length are compared.
-        known = [(a, b) for a, b in zip(wanted, found) if language_code(a or "") and b]
-        unlike = any(language_code(b) and not may_be_one(a or "", b) for a, b in known)
+        # Codes of three letters may be of a group of languages, as some models name.
+        codes = [[language_code(name or "") for name in pair] for pair in zip(wanted, found)]
+        unlike = any(a != b and a and b and len(a) == len(b) == 2 for a, b in codes)
         if unlike or found != wanted == found[::-1]:
             raise UserError(
                 f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "

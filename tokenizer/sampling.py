@@ -30,7 +30,7 @@ class _State:
 
     ids: Ids
     places: list[int]
-    kept: bool  # and so its results may be
+    kept: bool  # remembered; only then are its results
     following: dict[int, "_State"] = field(default_factory=dict)
 
 

@@ -146,8 +146,8 @@ def text_fits() -> Iterator[None]:
         yield
     except MemoryError as error:
         raise UserError(
-            f"not enough memory for the text ({one_line(error)}): train on fewer pairs (with "
-            "tokenizer.sampling each process reads them all: or in fewer processes)"
+            f"not enough memory for the text ({one_line(error)}): train on fewer pairs or, "
+            "with tokenizer.sampling, in fewer processes: each then reads all pairs"
         ) from error
 
 

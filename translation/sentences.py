@@ -75,7 +75,7 @@ def _ends(before: str, after: str, code: str) -> bool:
     if not re.search(r"\w", after):
         return False  # only marks
     if re.search(r"(?<!\w)[^\W\d_]\.-[^\W\d_]\.$", before):  # of a name (J.-P. Roy), but for:
-        date = r"\b(?:(?:av|apr?)\.\s*|(?:avant|après|depuis)\s)J\.-C"
+        date = r"\b(?i:(?:av|apr?)\.?\s*|(?:avant|après|depuis)\s)J\.-C"
         known = re.search(rf"({date}|[EÉR]\.-U|[CN]\.-B)\.$", before)
         return known is not None and re.sub(r"[\W_]+", "", after)[:1].isupper()
     word = re.search(r"(?<![\w.-])([\w.-]+)\.$", before)

@@ -89,7 +89,9 @@ def run_main(main: Callable[[], None]) -> None:
     Too little memory: the same. Ctrl-C: 130. A closed pipe: 0.
     """
     if sys.stderr is None:  # closed: its messages would go to standard output, among results
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.set_inheritable(2, True)  # for other processes of the script
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace")
     if "OMP_WAIT_POLICY" not in os.environ:
         # Otherwise the threads of a product (GNU OpenMP) spin for milliseconds when another program
         # takes the core of one, and everything is many times as slow (benchmarks/README.md).

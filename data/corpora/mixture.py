@@ -30,8 +30,8 @@ class MixtureCorpus(CorpusReader):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        scored = [(name, part) for name, part in self.others.items() if part.test]
-        return (*super().splits, *(f"{name}.{part.validation}" for name, part in scored))
+        beside = (f"{name}.{part.validation}" for name, part in self.others.items())
+        return (*super().splits, *beside)
 
     def load(self, split: str) -> ParallelText:
         """The mixture for `train`; else a split of the evaluated part, or NAME.SPLIT."""

@@ -95,9 +95,6 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     assert (corpus.train, corpus.validation) == ("train", "valid")
     assert corpus.test == ("test", "large.test")
     assert corpus.splits == (*corpus.test, "valid", "train", "large.valid")
-    for_training = replace(write_corpus(tmp_path, "made", 4), test=())
-    parts = (*mixture(tmp_path).parts, Weighted(corpus=for_training, name="made"))
-    assert build_corpus(DataConfig(corpus=Mixture(parts=parts))).splits == corpus.splits
     first = [corpus.load(split).src[0] for split in ("valid", "test", "large.test")]
     assert first == ["small valid fr 0", "small test fr 0", "large test fr 0"]
     other = build_corpus(DataConfig(corpus=mixture(tmp_path, evaluate="large")))

@@ -274,7 +274,7 @@ def test_shaws_tables_stand_by_distance_and_layer() -> None:
 # --------------------------------------------------------------------------- why positions, and how
 
 
-@pytest.mark.parametrize("n", [5, 10])
+@pytest.mark.parametrize("n", [5, 9, 10])
 def test_two_orders_of_words_differ_with_a_scheme_and_without_one_are_the_same(n: int) -> None:
     for name in ("none", "sinusoidal", "t5"):
         [figure] = draw("permutation", scheme(POSITIONS[name], name), n=n).values()

@@ -21,7 +21,7 @@ from data.cache import TokenizedSplit, tokenize_split
 from data.corpora.base import ParallelText
 from data.resampling import Resampler
 from tokenizer.build import build_samplers, build_tokenizer
-from tokenizer.sampling import BpeDropout, Ids, UnigramSampling
+from tokenizer.sampling import REMEMBERED, BpeDropout, Ids, UnigramSampling
 from tokenizer.subword import SubwordTokenizer
 from utils.errors import ConfigError
 
@@ -91,7 +91,7 @@ def test_no_room_is_taken_by_words_that_are_too_long_to_be_remembered() -> None:
     dropout = BpeDropout(lambda char: (1,), merges, UNK, 0.2)
     for word, taken in (("a" * 60, False), ("a" * 40, True)):
         assert len(dropout.segment(word, iter(dropout.draws(60, rng_of(0))))) < 40
-        assert (dropout._room < 300_000) == taken
+        assert (dropout._room < REMEMBERED) == taken
 
 
 def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:

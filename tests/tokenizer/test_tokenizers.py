@@ -366,7 +366,8 @@ def test_marian_of_another_direction_is_refused(marian_folder):
             build_tokenizer(config, list, src_lang=src, tgt_lang=tgt)
     t = FrEnTokenizer(marian_folder)
     t.src_lang, t.tgt_lang = "roa", "gmw"  # groups are not compared with languages
-    t.require_direction("en", "fr", name="it")
+    for groups in (("en", "fr"), ("ast", "nds")):
+        t.require_direction(*groups, name="it")
     with pytest.raises(UserError, match=r"^it is for roa -> gmw, the data is gmw -> roa"):
         t.require_direction("gmw", "roa", name="it")
     for same in ("fr", None):  # paraphrases; no language is named

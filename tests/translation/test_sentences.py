@@ -21,7 +21,7 @@ infer = scripted(inference.main)
     [
         ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… Enfin !", "Bon."]),
         ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
-        ("fr", ["M. J.-P. Roy est né en 4 av. J.-C. à Rome.", "En 5 av. J.-C.", "« Il dort. »"]),
+        ("fr", ["M. J.-P. Roy est né en 4 av. J.-C. à Rome.", "En 5 Av J.-C.", "« Il dort. »"]),
         ("fr", ["J.-C. Roy aime les É.-U. depuis peu.", "Il vit aux É.-U.", "– Oui ?", "-Non."]),
         ("fra", ["Voir l'art. 5 du code.", "Le Dr. Roy aime St. Louis."]),
         ("en", ["Mr. Ho left for Washington D.C. yesterday.", "See Fig. 3.", "No. 5 is alive."]),
