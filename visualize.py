@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,17 +205,18 @@ def draw_schemes(args: argparse.Namespace) -> None:
         schemes = [*map(fresh_scheme, labels, models)]
         folder = args.runs_dir / "pictures" / (plain.name if args.config else "")
     folder = args.output_dir or folder
-    paths = save(picture.draw(schemes, args.positions), folder, args.format)
+    for path in save(picture.draw(schemes, args.positions), folder, args.format):
+        print(path)  # at once: a later scheme may be refused
     if gif:
         frames = map_frames(loaded.run, args.positions)
-        paths.append(save_animation(frames, folder / f"{args.command}_{schemes[0].name}.gif"))
-    print(*paths, sep="\n")
+        print(save_animation(frames, folder / f"{args.command}_{schemes[0].name}.gif"))
 
 
-def save(figures: Figures, folder: Path, suffix: str) -> list[Path]:
+def save(figures: Figures, folder: Path, suffix: str) -> Iterator[Path]:
     from pictures.panels import save_figure
 
-    return [save_figure(figure, folder / f"{name}.{suffix}") for name, figure in figures]
+    for name, figure in figures:
+        yield save_figure(figure, folder / f"{name}.{suffix}")
 
 
 def main(argv: list[str] | None = None) -> None:

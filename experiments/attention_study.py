@@ -410,9 +410,10 @@ def draw(folder: Path, of_runs: Sequence[Rows]) -> None:
     title, label = "Entropy (bits) and distance (keys) of attention", "mean over heads and seeds"
     figure = dot_panels(heads, columns=len(heads), width=2.0, title=title, x_label=label)
     for row in (figure.axes[: len(KINDS)], figure.axes[len(KINDS) :]):
-        lows, highs = zip(*(place.get_xlim() for place in row))
+        ends = [end for place in row for end in place.get_xlim()]
+        room = 0.05 * (max(ends) - min(ends))  # for whole dots
         for place in row:
-            place.set_xlim(min(lows), max(highs))
+            place.set_xlim(min(ends) - room, max(ends) + room)
     save_figure(figure, folder / "attention_layers.png")
     title = "Accuracy after the reference's tokens, by place in the sentence"
     label = "share of the target tokens, mean over the seeds"

@@ -250,9 +250,10 @@ def _panels(
     wrapped = [wrap(name, 10, size[0] - 0.5) for name in names]
     size = (size[0], size[1] + 0.2 * max(map(len, wrapped)))
     figure, axes = panel_figure(math.ceil(len(names) / columns), columns, size=size, **how)
-    for place, lines in itertools.zip_longest(axes.flat, wrapped):
+    for number, (place, lines) in enumerate(itertools.zip_longest(axes.flat, wrapped)):
         if lines is None:
             place.set_axis_off()
+            axes.flat[number - columns].tick_params(labelbottom=True)  # now the last of its column
         else:
             place.set_title("\n".join(lines), fontsize=10)
     return figure, list(axes.flat[: len(names)])

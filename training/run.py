@@ -137,6 +137,8 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
                 require_steps_left(run, progress, total_steps, data.n_tokens)
             if not is_over():
                 trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
+                for loader in (data.validation, *(each for _, each in data.also.values())):
+                    evaluator.run(loader, epoch_length=1)  # the longest pairs
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
@@ -150,16 +152,14 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         logger.info(
             f"{run.path}: {size:,} parameters{f' ({frozen:,} frozen)' if frozen else ''}, "
             f"{data.n_pairs:,} pairs in {progress.epoch_length} updates an epoch, "
-            f"{on}{f', {n_processes} processes' if n_processes > 1 else ''}"
-            f"{start.origin}"
+            f"{on}{f', {n_processes} processes' if n_processes > 1 else ''}{start.origin}"
         )
         # Greedy, so that settings which need a larger beam do not matter.
         one: dict[str, Any] = {"search": Beam(), "beam_size": 1, "n_best": 1, "mbr": None}
         decode = replace(config.decode, **one, batch_size=config.evaluate.batch_on(device.type))
         translator = Translator(BatchSearch(learner.evaluated, tokenizer, device), decode)
-        validation = Validation(config, data, evaluator, translator, log)
-        if start.validated:
-            validation.step = progress.step
+        validated = progress.step if start.validated else None
+        validation = Validation(config, data, evaluator, translator, log, step=validated)
         progress_bar = ProgressBar(trainer, first_step=progress.step, total_steps=total_steps)
         stack.enter_context(progress_bar.bar)
 

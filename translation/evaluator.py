@@ -61,8 +61,8 @@ def create_evaluator(
         if len(batch.indices) == 1:
             raise UserError(
                 f"not enough memory to evaluate one pair of {batch.src.shape[1]:,} and "
-                f"{batch.tgt_in.shape[1]:,} tokens: give it more memory, or in a new run "
-                "--set data.eval_long=truncate"
+                f"{batch.tgt_in.shape[1]:,} tokens: give it more memory, or --set "
+                "data.eval_long=truncate (in training: of a new run)"
             )
         if not warned:
             message = "not enough memory to evaluate %d pairs at once: halving the batch"

@@ -43,8 +43,13 @@ def lower_capitals(text: str, least: int = 5) -> str:
     letters = [char for char in text if char.isalpha() and char not in "ªº"]
     if len(letters) < least or not all(map(str.isupper, letters)):
         return text
-    begin = r"""(?:^|[.!?…][)»”"]*\s)\W*\w"""  # of a sentence
-    return re.sub(begin, lambda first: first[0].upper(), text.lower())
+
+    def beginning(found: re.Match[str]) -> str:
+        begins = not found.start() or re.search(r"""[.!?…][)»”"]*\s""", found[0])
+        return found[0][:-1] + found[0][-1].upper() if begins else found[0]
+
+    # Each run of marks is read once; a long one would be read again from each of its marks.
+    return re.sub(r"(?:^\W*|(?<=\w)\W+)\w", beginning, text.lower())
 
 
 def separator(language: str) -> str:

@@ -61,7 +61,7 @@ class Translator:
     """A model, or an ensemble of them, with its tokenizer and its search settings.
 
     It is immutable, so that threads may share it. In float32 the translation of a sentence does not
-    depend on the rest of the batch; a sample is drawn by its text's place in the list.
+    depend on the rest of the batch, up to rounding at ties; a sample is drawn by its text's place.
     """
 
     searcher: BatchSearch = field(repr=False)

@@ -70,10 +70,12 @@ class ParallelFilesCorpus(CorpusReader):
             raise UserError(f"{plain} or .gz: a folder or a broken link; give a file")
         names = sorted(path.name for path in self.root.iterdir())
         there = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-        key = {self.train: "train", self.validation: "validation"}.get(split, "test")
+        keys = dict.fromkeys(self.test, "test")
+        key = (keys | {self.validation: "validation", self.train: "train"}).get(split)
+        others = f"--set data.corpus.{key}=NAME names others, " if key else ""
         raise UserError(
-            f"neither {plain} nor {packed.name} exists; --set data.corpus.{key}=NAME names others, "
-            f"data.src_lang and data.tgt_lang their ends; the folder holds: {there or 'nothing'}"
+            f"neither {plain} nor {packed.name} exists; {others}data.src_lang and data.tgt_lang "
+            f"name their ends; the folder holds: {there or 'nothing'}"
         )
 
 

@@ -129,6 +129,8 @@ def test_each_matrix_stands_under_its_name(rows: tuple[str, ...], columns: int) 
         assert axes.images[0].get_extent() == [-0.5, 5.5, 2.5, -2.5]
     assert [axes.get_title() for axes in drawn[:columns]] == heads
     assert [axes.get_ylabel() for axes in drawn[::columns]] == list(rows or [drawn[0].get_ylabel()])
+    lowest = drawn[-(columns if rows else min(columns, 4)) :]
+    assert all(axes.xaxis.get_tick_params()["labelbottom"] for axes in lowest)
 
 
 @pytest.mark.parametrize(

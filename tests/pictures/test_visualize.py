@@ -163,6 +163,10 @@ def test_a_scheme_is_drawn_from_a_config(draw: Scripts, tmp_path: Path) -> None:
     # Schemes in the config's model.
     both = draw(*args, "--position", "sinusoidal", "learnable")
     assert both == said(folder / "encoding_sinusoidal.svg", *sides)
+    refused = draw("bias", *SMALL, "--position", "t5", "rope", "--output_dir", tmp_path / "biases")
+    assert (refused.code, "'rope' adds no bias" in refused.err) == (2, True)
+    drawn = {str(path) for path in (tmp_path / "biases").iterdir()}
+    assert drawn == set(refused.out.splitlines()) != set()
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Ri
     found_all = server("POST", "/translate", several, FORM).json()
     assert found_all == {"translatedText": [best[a], ""]}
     assert server("POST", "/translate", "q=", FORM).json() == {"translatedText": ""}
+    as_curl = json.dumps({"q": ["", a]})  # whose type is a form's where none is named
+    assert server("POST", "/translate", as_curl, FORM).json() == {"translatedText": ["", best[a]]}
     assert server("POST", f"/translate?{urlencode(asked)}", b"").json() == found
     kind = {"Content-Type": "Application/x-www-form-urlencoded ; charset=utf-8"}
     assert server("POST", "/translate", plain.encode(), kind).json() == found

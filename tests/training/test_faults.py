@@ -358,6 +358,17 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     assert engines[0].state.iteration == 0
     assert held[0]() == 3  # two moments, and a sum of gradients
+
+    def unevaluated(trainer: Engine, learner: Learner) -> None:
+        engines.append(trainer)
+        check = no_room_above(0)
+        learner.model.register_forward_pre_hook(
+            lambda model, given: None if model.training else check(model, given)
+        )
+
+    with pytest.raises(UserError, match="not enough memory to evaluate one pair of"):
+        run_here(toy_config(tmp_path, STEPS), hook=unevaluated)
+    assert engines[1].state.iteration == 0
     assert not list((tmp_path / "runs").glob("toy_*"))
 
 
