@@ -104,6 +104,9 @@ def test_evaluation_is_of_one_part_and_the_others_have_their_names(tmp_path: Pat
     alone = replace(large, corpus=replace(large.corpus, test=()))
     untested = build_corpus(DataConfig(corpus=Mixture(parts=(small, alone))))
     assert untested.test == ("test",)
+    for absent in ("large", "news.2020"):  # are no splits of other parts
+        with pytest.raises(UserError, match=rf"part small .*small/{absent}\.fr nor"):
+            corpus.load(absent)
 
     def called(**names: Any) -> CorpusReader:
         """With other names of the evaluated part's splits."""

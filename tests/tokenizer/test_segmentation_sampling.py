@@ -172,13 +172,14 @@ def test_unigram_sampling_has_the_posterior_to_the_power_of_alpha(alpha: float) 
     """Against all segmentations of the word with their weights."""
     pieces = {"a": (1, -3.0), "b": (2, -2.5), "ab": (3, -3.5), "ba": (4, -4.0), "aba": (5, -6.0)}
     pieces["xa"] = 6, -6.0
-    word = "abaxab"  # x alone is unknown
+    word = "aabaxxab"  # x alone is unknown, and unknown ones in a row are one
     scores: dict[Ids, float] = {}
     for cuts in itertools.product((False, True), repeat=len(word) - 1):
         ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [len(word)]
         parts = [word[start:end] for start, end in zip([0, *ends], ends)]
         if all(part in pieces or part == "x" for part in parts):
-            ids = tuple(pieces.get(part, (UNK, -16.0))[0] for part in parts)
+            found = [pieces.get(part, (UNK, -16.0))[0] for part in parts]
+            ids = tuple(i for before, i in zip([-1, *found], found) if not before == i == UNK)
             scores[ids] = alpha * sum(pieces.get(part, (UNK, -16.0))[1] for part in parts)
     total = math.log(sum(map(math.exp, scores.values())))
     sampler = UnigramSampling(lambda char: (UNK,), pieces, unk_id=UNK, alpha=alpha)
