@@ -89,7 +89,7 @@ def epoch_counts(config: Mixture, sizes: Sequence[int]) -> list[int]:
 
 def _rows(size: int, count: int, *, seed: list[int]) -> list[int]:
     """`count` of `size` rows, in their order: all equally often, and the remainder drawn."""
-    repeats, rest = divmod(count, size) if size else (0, 0)
+    repeats, rest = divmod(count, size)
     times = np.full(size, repeats)
     times[np.random.default_rng(seed).permutation(size)[:rest]] += 1
     return np.repeat(np.arange(size), times).tolist()
