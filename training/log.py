@@ -19,6 +19,7 @@ from torch.utils.tensorboard.summary import hparams
 from checkpoints.run import Run
 from utils.errors import UserError
 from utils.files import write_bytes, write_errors
+from utils.lines import as_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
+SHOWN = 8  # translations in TensorBoard
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|\n\r]|(?<![^\W_])_|_(?![^\W_])")
 
 
@@ -33,8 +35,9 @@ class RunLog:
     """`logs/` of a run: TensorBoard's events, and metrics.jsonl with one JSON object a line.
 
     A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
-    TensorBoard shows. A run resumed from an earlier checkpoint drops from both what came after it.
-    The first process writes; in the others nothing happens.
+    TensorBoard shows. `validation_STEP.hyp` has the translations of a validation, one a line. A run
+    resumed from an earlier checkpoint drops what came after it. The first process writes; in the
+    others nothing happens.
     """
 
     @idist.one_rank_only()
@@ -47,6 +50,10 @@ class RunLog:
             forgotten_from = first_step + 1 if first_step else None
             self.writer = SummaryWriter(str(run.logs), purge_step=forgotten_from)
             write_bytes(path, b"".join(_lines_until(path, first_step)))
+            for later in run.logs.glob("validation_*.hyp"):
+                step = later.stem.removeprefix("validation_")
+                if step.isdecimal() and int(step) > first_step:
+                    later.unlink()
             self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     @idist.one_rank_only()
@@ -89,6 +96,15 @@ class RunLog:
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         with write_errors(self.run.logs):
             self.writer.add_text(tag, text, step)
+
+    @idist.one_rank_only()
+    def translations(self, rows: Sequence[tuple[str, str, str]], step: int) -> None:
+        """Show the first (source, reference, translation); write all translations, one a line."""
+        header = ("source", "reference", "hypothesis")
+        self.table("validation/translations", header, rows[:SHOWN], step)
+        text = "".join(f"{as_line(translation)}\n" for *_, translation in rows)
+        with write_errors(self.run.logs):
+            write_bytes(self.run.logs / f"validation_{step}.hyp", text.encode())
 
     @idist.one_rank_only()
     def figure(self, tag: str, figure: Figure, step: int) -> None:

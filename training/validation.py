@@ -1,4 +1,4 @@
-"""Validation: the loss of all pairs, BLEU of greedy translations, attention maps of one pair."""
+"""Validation: loss of all pairs, BLEU and chrF of greedy translations, attention of one pair."""
 
 import logging
 import math
@@ -13,12 +13,10 @@ from pictures.text import MOST_TOKENS
 from training.faults import NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
-from translation.metrics import sacrebleu_score
+from translation.metrics import chrf_score, sacrebleu_score
 from translation.translator import Translator
 
 logger = logging.getLogger(__name__)
-
-SHOWN = 8  # translations in TensorBoard
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class Validation:
         return loss
 
     def translate(self, epoch: int, *, last: bool) -> None:
-        """Make the translations that are due, and put their BLEU among the evaluator's figures.
+        """Make the translations that are due; their BLEU and chrF join the evaluator's figures.
 
         They are always due after the `last` update, unless none are wanted.
         """
@@ -59,7 +57,9 @@ class Validation:
         if self.rows:
             _, references, texts = map(list, zip(*self.rows))
             language = self.config.data.tgt_lang
-            self.evaluator.state.metrics["bleu"] = sacrebleu_score(texts, references, language)
+            metrics = self.evaluator.state.metrics
+            metrics["bleu"] = sacrebleu_score(texts, references, language)
+            metrics["chrf"] = chrf_score(texts, references)
 
     def report(self, trainer: Engine) -> None:
         """Log the results."""
@@ -72,10 +72,9 @@ class Validation:
         said += "".join(f", loss of {name} {loss:.4f}" for name, loss in self.also.items())
         figures |= {f"loss_{name}": loss for name, loss in self.also.items()}
         if self.rows:
-            figures["bleu"] = metrics["bleu"]
+            figures |= {name: metrics[name] for name in ("bleu", "chrf")}
             said += f", BLEU {figures['bleu']:.2f} (greedy, {len(self.rows)} sentences)"
-            header = ("source", "reference", "hypothesis")
-            self.log.table("validation/translations", header, self.rows[:SHOWN], step)
+            self.log.translations(self.rows, step)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         source = self.data.validation_ids.src(0).tolist()
         if drawn and idist.get_rank() == 0 and len(source) <= MOST_TOKENS:

@@ -186,6 +186,14 @@ def sacrebleu_score(
     return bleu.corpus_score(hypotheses, [references]).score
 
 
+def chrf_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """sacreBLEU's chrF (0..100) alone, for validation. Raises UserError as score_corpus."""
+    from sacrebleu.metrics import CHRF
+
+    _check_aligned(hypotheses=hypotheses, references=references)
+    return CHRF().corpus_score(hypotheses, [references]).score
+
+
 def format_scores(scores: CorpusScores) -> str:
     """The scores as a block of aligned rows for the terminal, without a final newline."""
     low, high = scores.interval

@@ -121,7 +121,7 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     events.Reload()
     tags = events.Tags()
     train = {f"train/{name}" for name in "grad_norm learning_rate tokens_per_second".split()}
-    validation = {f"validation/{name}" for name in ("perplexity", "bleu")}
+    validation = {f"validation/{name}" for name in ("perplexity", "bleu", "chrf")}
     both = {f"{kind}/{name}" for kind in ("train", "validation") for name in ("loss", "accuracy")}
     assert train | validation | both <= set(tags["scalars"])
     assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
@@ -138,7 +138,11 @@ def test_metrics_jsonl_repeats_what_tensorboard_shows(run: Run) -> None:
     train, validation = log_of(run), log_of(run, "validation")
     assert list(train) == list(range(1, 41))
     assert list(validation) == [10, 20, 30, 40]
-    assert validation[30].keys() == {"step", "epoch", "loss", "accuracy", "perplexity", "bleu"}
+    figures = {"loss", "accuracy", "perplexity", "bleu", "chrf"}
+    assert validation[30].keys() == {"step", "epoch"} | figures
+    assert {path.name for path in run.logs.glob("*.hyp")} == {
+        f"validation_{step}.hyp" for step in (30, 40)
+    }
     assert validation[20]["perplexity"] == pytest.approx(math.exp(validation[20]["loss"]))
     assert all(0 <= line["accuracy"] <= 1 and line["grad_norm"] > 0 for line in train.values())
 
@@ -150,8 +154,10 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after(
     shutil.copytree(run.logs, copy.logs, dirs_exist_ok=True)
     lines = (run.logs / "metrics.jsonl").read_text("utf-8") + '{"kind": "train", "st'  # killed
     (copy.logs / "metrics.jsonl").write_text(lines, "utf-8")
+    assert list(copy.logs.glob("*.hyp"))
     with RunLog(copy, first_step=20):
         pass
+    assert not list(copy.logs.glob("*.hyp"))
     assert list(log_of(copy)) == list(range(1, 21))
     assert list(log_of(copy, "validation")) == [10, 20]
     events = EventAccumulator(str(copy.logs), size_guidance={"scalars": 0})

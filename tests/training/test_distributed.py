@@ -411,6 +411,7 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # of salloc, which sets no SLURM_PROCID
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")  # srun's, with torchrun a task a machine
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     if under_torchrun:
@@ -431,7 +432,9 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         assert (stopped.value.code, out) == (2, ""), error
         assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
     said = "train.device = 'auto': 2 processes, but GPUs for 1: they train on the CPU"
-    assert caplog.messages == [said]
+    alone = "Slurm started 2 tasks, and each of them trains a model of its own: to train one "
+    alone += "together, start torchrun in a single task on each machine"
+    assert caplog.messages == ([said] if under_torchrun else [alone, said])
     names = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID"
     assert list(map(os.environ.get, names)) == ["0", None, "7"]
 

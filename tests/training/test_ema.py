@@ -13,7 +13,7 @@ from configs.schema import Config, TrainConfig
 from configs.serialize import apply_overrides
 from data.corpora.build import build_corpus
 from training.ema import WeightAverage
-from translation.metrics import sacrebleu_score
+from translation.metrics import chrf_score, sacrebleu_score
 from translation.search import BatchSearch
 from translation.translator import Translator
 from utils.errors import ConfigError
@@ -87,7 +87,10 @@ def test_the_loss_in_a_name_and_the_bleu_are_those_of_the_average(run: Run, conf
     text = corpus.load(corpus.validation)
     translator = Translator.load(run.newest(), device="cpu")
     found = [each.text for each in translator.translate(list(text.src), search="greedy")]
-    assert log_of(run, "validation")[20]["bleu"] == sacrebleu_score(found, text.tgt) > 0
+    logged = log_of(run, "validation")[20]
+    assert logged["bleu"] == sacrebleu_score(found, text.tgt) > 0
+    assert logged["chrf"] == chrf_score(found, text.tgt) > 0
+    assert (run.logs / "validation_20.hyp").read_text("utf-8").splitlines() == found
     seen: list[Any] = []
     search = mock.Mock(side_effect=BatchSearch)
     with mock.patch("training.run.BatchSearch", search):  # the two models hardly differ in BLEU

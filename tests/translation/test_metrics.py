@@ -13,6 +13,7 @@ from nltk.translate.bleu_score import corpus_bleu
 
 from translation import metrics
 from translation.metrics import (
+    chrf_score,
     format_scores,
     human_agreement,
     paired_bootstrap,
@@ -101,6 +102,7 @@ def test_scores_and_signatures_are_sacrebleus_own():
     result = score(hypotheses, references)
     assert result.sacrebleu == sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert result.sacrebleu == sacrebleu_score(hypotheses, references)
+    assert result.chrf == chrf_score(hypotheses, references)
     assert result.bleu4 == pytest.approx(result.sacrebleu / 100, abs=1e-9)
     assert result.chrf == sacrebleu.corpus_chrf(hypotheses, [references]).score
     version = f"version:{sacrebleu.__version__}"
