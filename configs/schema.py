@@ -4,7 +4,9 @@ A choice between alternatives (position, corpus, tokenizer, schedule, objective)
 dataclasses, so that each alternative has its own fields and no others.
 """
 
+import re
 from typing import Literal
+from unicodedata import normalize
 
 # So that a config file needs one import.
 from configs.positions import *  # noqa: F403
@@ -72,6 +74,9 @@ class ModelConfig(Section, section="model"):
 # ---------------------------------------------------------------------------------------- tokenizer
 
 
+_NO_SYMBOL = re.compile(r"""^$|[\s▁|\\'"‘’‚ʼ“”„\ud800-\udfff]|^<(?:pad|/?s|unk|0x..)>$""")
+
+
 class Subword(Section, kind="subword", section="tokenizer"):
     """A subword vocabulary trained on both sides of the training split, or one for each side.
 
@@ -80,6 +85,7 @@ class Subword(Section, kind="subword", section="tokenizer"):
     is the exponent of the model's probabilities (Kudo 2018): the smaller, the more random.
     quotes="straight" reads curly quotes and apostrophes as straight ones, in training and after.
     joint=False trains two vocabularies of vocab_size pieces, each on its own language alone.
+    symbols are never split, wherever they stand: language tags, placeholders.
     """
 
     algorithm: Literal["bpe", "unigram"] = "bpe"
@@ -88,10 +94,16 @@ class Subword(Section, kind="subword", section="tokenizer"):
     quotes: Literal["keep", "straight"] = "keep"
     joint: bool = True
     max_pairs: int | None = count(None, le=LARGEST)  # to learn from, drawn at random; None: all
+    symbols: tuple[str, ...] = ()
 
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:
             self._fail("sampling", 'a probability below 1 for tokenizer.algorithm = "bpe"')
+        if any(normalize("NFC", each) != each or _NO_SYMBOL.search(each) for each in self.symbols):
+            rule = "each in composed form (NFC), without white space, quotes, ▁, | and \\, and not "
+            self._fail("symbols", f"{rule}one of the tokenizer's own, such as </s>")
+        if len({*self.symbols}) < len(self.symbols) or 4 * len(self.symbols) > self.vocab_size:
+            self._fail("symbols", "each once, and no more than a quarter of tokenizer.vocab_size")
 
 
 class Marian(Section, kind="marian", section="tokenizer"):

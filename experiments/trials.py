@@ -54,6 +54,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
+    ("tokenizer", "symbols", []),
 )
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 

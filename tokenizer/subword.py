@@ -44,7 +44,7 @@ RARE_CHARACTER = 1_000_000
 # Punctuation, symbols, digits and odd spaces are words of their own, with the space before them if
 # there is one, so that "fenêtre." shares "fenêtre". An apostrophe ends a word instead: l' + homme,
 # qu' + il, don' + t.
-_ALONE = Regex(r"▁?(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])")
+_ALONE = r"(?:\p{N}|[\p{Z}\s]|[[\p{P}\p{S}]&&[^'’▁]])"
 _APOSTROPHE = Regex("['’]")
 _NFC = normalizers.NFC()
 _STRAIGHT = {"'": "‘’‚ʼ", '"': "“”„"}
@@ -86,8 +86,9 @@ class SubwordTokenizer(BaseTokenizer):
     Text is normalised only to NFC (NFKC would change "½", "…" and no-break spaces), and by
     `quotes="straight"`. So decoding gives back the encoded text, except for outer spaces, such
     quotes, and "▁", which becomes a space. No text can produce a special id but `<unk>`, which
-    stands for characters without a piece, where there are no byte pieces (MIN_VOCAB_FOR_BYTES). The
-    same training texts give the same vocabulary.
+    stands for characters without a piece, where there are no byte pieces (MIN_VOCAB_FOR_BYTES). A
+    symbol of the config is one piece wherever it stands. The same training texts give the same
+    vocabulary.
     """
 
     kind = Subword.kind
@@ -102,6 +103,7 @@ class SubwordTokenizer(BaseTokenizer):
             raise UserError(f"the tokenizer has no {lacking} piece: this project did not make it")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
+        self._symbols = {each: backend.token_to_id(each) for each in _symbols_of(backend)}
         self._ids, self._pieces = _ByWord(self._encode), _ByWord(self._cut)
 
     def __reduce__(self) -> Any:  # a copy of the backend lacks the setting that __init__ makes
@@ -115,7 +117,8 @@ class SubwordTokenizer(BaseTokenizer):
         """
         texts = [text for text in texts if len(text) <= LONGEST_TEXT]
         require_unicode(texts)
-        reserved = [*SPECIALS, *(BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ())]
+        in_bytes = BYTE_PIECES if config.vocab_size >= MIN_VOCAB_FOR_BYTES else ()
+        reserved = [*SPECIALS, *in_bytes, *config.symbols]
         room = config.vocab_size - len(reserved)
         normalizer: Any = _NFC
         if config.quotes == "straight":
@@ -123,17 +126,17 @@ class SubwordTokenizer(BaseTokenizer):
             parts = [_NFC, *(normalizers.Replace(*pair) for pair in curly)]
             normalizer = normalizers.Sequence(parts)
         # Python's own NFC is quadratic in the length of a run of combining marks.
-        corpus = _frequent_characters(
-            [text if text.isascii() else normalizer.normalize_str(text) for text in texts],
-            room // 2,
-        )
+        texts = [text if text.isascii() else normalizer.normalize_str(text) for text in texts]
+        if config.symbols:
+            texts = [re.sub(_any_of(config.symbols), " ", text) for text in texts]
+        corpus = _frequent_characters(texts, room // 2)
         if not any(text.strip() for text in corpus):
             raise UserError(
                 "no text to train the tokenizer on: the training split has no line of 1 to "
                 f"{LONGEST_TEXT:,} characters; give a sentence a line"
             )
         learn = {"bpe": _learn_bpe, "unigram": _learn_unigram}[config.algorithm]
-        tokenizer = cls(_pipeline(learn(corpus, room, reserved), normalizer))
+        tokenizer = cls(_pipeline(learn(corpus, room, reserved), normalizer, config.symbols))
         wanted, found = config.vocab_size, tokenizer.src_vocab_size
         if found < wanted:
             words = "tokenizer.vocab_size = %s, but the text gives no more than %s pieces"
@@ -192,7 +195,9 @@ class SubwordTokenizer(BaseTokenizer):
     ) -> list[int]:
         words = self.cut(text)
         draws: Iterator[Any] = iter(by.draws(sum(map(len, words)), rng))
-        return [*(i for word in words for i in by.segment(word, draws)), self.eos_id]
+        known = self._symbols
+        ids: Iterator[Any] = ([known[w]] if w in known else by.segment(w, draws) for w in words)
+        return [*chain.from_iterable(ids), self.eos_id]
 
     def _spell(self, char: str) -> tuple[int, ...]:
         """A character's id, else those of its bytes, else the unknown id."""
@@ -246,14 +251,31 @@ def _frequent_characters(texts: list[str], most: int) -> list[str]:
     return [re.sub(f"[{gone}]", " ", text) for text in texts]
 
 
-def _pipeline(model: Any, normalizer: Any = _NFC) -> Tokenizer:
+def _any_of(symbols: Sequence[str]) -> str:
+    """A pattern of these, the longest that fits first."""
+    return "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+
+
+def _symbols_of(backend: Tokenizer) -> list[str]:
+    """The symbols in the pattern of `_pipeline`."""
+    cutters = (json.loads(backend.to_str())["pre_tokenizer"] or {}).get("pretokenizers", ())
+    patterns = (each.get("pattern", {}).get("Regex", "") for each in cutters)
+    found = (re.fullmatch(r"\(\?:(.*)\)\|▁\?\(\?!\1\)(.*)", each) for each in patterns)
+    escaped = next((each[1] for each in found if each and each[2] == _ALONE), "")
+    return [re.sub(r"\\(.)", r"\1", each) for each in escaped.split("|") if each]
+
+
+def _pipeline(model: Any, normalizer: Any = _NFC, symbols: Sequence[str] = ()) -> Tokenizer:
     """A model with the text handling around it: the same in training and in use."""
+    alone = f"▁?{_ALONE}"
+    if symbols:  # a word each, without the space before it
+        alone = f"(?:{_any_of(symbols)})|▁?(?!{_any_of(symbols)}){_ALONE}"
     backend = Tokenizer(model)
     backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
-            pre_tokenizers.Split(_ALONE, "isolated"),
+            pre_tokenizers.Split(Regex(alone), "isolated"),
             pre_tokenizers.Split(_APOSTROPHE, "merged_with_previous"),
         ]
     )
@@ -282,7 +304,8 @@ def _learn_bpe(corpus: list[str], room: int, reserved: list[str]) -> models.BPE:
         merges=[tuple(merge) for merge in learned["merges"]],
         unk_token=UNK,
         fuse_unk=True,
-        byte_fallback=len(reserved) > len(SPECIALS),
+        byte_fallback=BYTE_PIECES[0] in reserved,
+        ignore_merges=reserved[-1] not in SPECIALS + BYTE_PIECES,  # a symbol has none
     )
 
 
@@ -321,8 +344,9 @@ def _learn_unigram(corpus: list[str], room: int, reserved: list[str]) -> models.
         for piece, score in scores.items()
     }
     learned = sorted(level.items(), key=lambda item: (-item[1], item[0]))
-    # A reserved piece never competes: "<" is always cut off, so that no word spells one.
+    # A reserved piece never competes: "<" is always cut off, so that no word spells one; a symbol
+    # is a word, and the most probable segmentation of it.
     vocab = [(piece, 0.0) for piece in reserved] + learned
     return models.Unigram(
-        vocab, unk_id=reserved.index(UNK), byte_fallback=len(reserved) > len(SPECIALS)
+        vocab, unk_id=reserved.index(UNK), byte_fallback=BYTE_PIECES[0] in reserved
     )

@@ -254,6 +254,27 @@ def test_curly_quotes_are_straight_ones_where_it_is_asked_for(algorithm, tmp_pat
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_symbol_is_one_piece_wherever_it_stands(algorithm, tmp_path):
+    symbols = "<2en>", "<2n", "⟦1⟧", "⟦1", "%s", "+*", "chat"
+    config = Subword(algorithm=algorithm, vocab_size=800, symbols=symbols)
+    learned = SubwordTokenizer.train([*TEXTS, *["⟦1⟧ homme%s ⟦1⟧"] * 100], config)
+    learned.save(tmp_path)
+    text = "<2en> Le chat, ⟦1⟧homme⟦1 %s l'%s+*<2n⟦12<2"
+    pieces = ["<2en>", "chat", "⟦1⟧", "⟦1", "%s", "%s", "+*", "<2n", "⟦1"]
+    [ids] = learned.encode_src_batch([text])
+    drawn = [learned.sampler(0.3)(text, np.random.default_rng(n)) for n in range(9)]
+    assert any(each != ids for each in drawn)
+    for each in (ids, *drawn):
+        assert [piece for piece in learned.src_pieces(each) if piece in symbols] == pieces
+        assert learned.decode(each) == text
+    assert len({*symbols} & {*learned.src_pieces(range(800))}) == len(symbols)
+    assert not any("⟦1" in p and p not in symbols for p in learned.src_pieces(range(800)))
+    again = load_tokenizer(tmp_path)
+    assert again.encode_src_batch([text]) == [ids]
+    assert again.sampler(0.3)(text, np.random.default_rng(0)) == drawn[0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_rare_character_earns_no_piece(algorithm, monkeypatch):
     def with_piece(t):
         return any("ù" in piece for piece in t.src_pieces(range(t.src_vocab_size)))
