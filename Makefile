@@ -15,7 +15,7 @@ help: ## print the targets
 
 .venv/.runtime: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "Python 3.11 to 3.14 is needed: make PYTHON=python3.14 ..."; exit 1; }
-	$(PYTHON) -m venv $(if $(wildcard .venv/.runtime),--clear) .venv
+	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
 	touch $@
 

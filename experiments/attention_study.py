@@ -23,7 +23,7 @@ compare models of one tokenizer. Late places occur in long sentences only.
 import sys
 import zlib
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -335,6 +335,16 @@ def require_same_flags(
         raise UserError(f"{args.store}: {what}; name another file by --store")
 
 
+def require_one_size(of_runs: Iterable[Rows]) -> None:
+    """Raises UserError where runs were measured on different numbers of sentences."""
+    of_text = (next(row for row in rows if row["measure"] == "sacrebleu") for rows in of_runs)
+    runs = {row["n"]: row["run"] for row in of_text}
+    if len(runs) > 1:
+        told = ", ".join(f"{run} on {n:,}" for n, run in runs.items())
+        how = "name another file by --store, or runs of one corpus"
+        raise UserError(f"measured on different sentences ({told}): {how}")
+
+
 def require_one_of_each(of_runs: Sequence[Rows]) -> None:
     """Raises UserError for two runs of one scheme and seed: they would count as two seeds."""
     runs: dict[tuple[str, int], str] = {}
@@ -454,6 +464,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         own = training_of(loaded).items()
         known = {sha: of for sha, of in known.items() if not own <= of[0].items()}
         known[checkpoint] = rows
+        require_one_size(known.values())
         scheme, seed = rows[0]["scheme"], rows[0]["seed"]
         turned.pop((scheme, seed), None)
         say(f"[{number}/{len(paths)}] {scheme}, seed {seed}{how}")
@@ -464,6 +475,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not known:
         raise UserError(f"{args.store}: no such file, or an empty one: nothing to report")
     of_runs, folder = list(known.values()), args.output_dir
+    require_one_size(of_runs)
     text = report(of_runs)
     write_text(folder / "attention.md", text)
     write_csv(folder / "attention.csv", [row for rows in of_runs for row in rows])

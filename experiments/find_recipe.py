@@ -57,7 +57,7 @@ from experiments.common import (
     seeds_table,
 )
 from experiments.compare_methods import BASELINE, INVERSE_SQRT, METHODS, TWICE, parts_of, together
-from experiments.trials import Runner, Trial
+from experiments.trials import BUSY, Runner, Trial
 from utils.cli import Parser, positive, run_main
 from utils.errors import ConfigError, UserError
 from utils.tables import markdown_table
@@ -222,7 +222,8 @@ class Halving(Experiment):
     def _skipped(self, trial: Trial) -> bool:
         """Whether to stop waiting for a trial that is not done."""
         failed = trial.title in self.failures or self.args.report_only
-        return self.args.skip_failed and failed
+        busy = self.failures.get(trial.title, "").startswith(BUSY)
+        return self.args.skip_failed and failed and not busy
 
     def _trial(self, name: str, millions: float, seed: int, *, tests: bool = False) -> Trial:
         config = recipe_config(self.args, name, millions, seed)

@@ -22,8 +22,9 @@ import numpy as np
 from configs.schema import Config
 from configs.serialize import from_dict, to_dict
 from experiments.trials import Failed, Trial, say
+from translation.settings import config_change
 from utils.errors import ConfigError, UserError, one_line
-from utils.files import lock, write_errors
+from utils.files import crc32, lock, write_errors
 
 T = TypeVar("T")
 say_once = cache(say)
@@ -31,6 +32,10 @@ BROKEN = (ValueError, TypeError, KeyError, AttributeError, zlib.error, ConfigErr
 # The figures that tables need: of a split, and of its scores.
 OF_SPLIT = itemgetter("data_fingerprint", "loss", "accuracy", "scores", "provenance")
 OF_SCORES = itemgetter("bleu4", "sacrebleu", "interval", "chrf", "n", "signature", "buckets")
+OF_TRAINING = itemgetter(
+    *("parameters", "training_loss", "validation_loss", "validation_accuracy"),
+    *("tokens_per_second", "peak_memory_mb", "train_minutes", "jobs"),
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ class Record:
         run = trial.run
         try:
             scores = {split: trial.scores(split) for split in trial.splits}
-            for of_split in scores.values():
+            for split, of_split in scores.items():
+                _require_own(trial, split, of_split)
                 of_split.pop("config", None)  # the trial has it
             return cls(
                 run=run.relative_to(trial.output_dir).as_posix(),
@@ -106,6 +112,17 @@ class Record:
         """The provenance of the scores, and of the training where that differs."""
         first = next(iter(self.scores.values()))
         return {**first["provenance"], **first.get("trained", {})}
+
+
+def _require_own(trial: Trial, split: str, scores: Mapping[str, Any]) -> None:
+    """Raises ValueError where test.py has written others since the trial was scored."""
+    decode = to_dict(config_change(None, trial.search, [], best_alone=True)(trial.config).decode)
+    theirs = scores.get("config", {}).get("decode", {})  # which may lack a newer field
+    if any(decode.get(name, value) != value for name, value in theirs.items()):
+        raise ValueError(f"{split} was scored again with another search")
+    translations = trial.result_file(split, ".hyp.txt")
+    if scores.get("hyp_crc32") not in (None, crc32(translations)):
+        raise ValueError(f"{translations.name} is not what was scored")
 
 
 def read_store(path: Path) -> dict[str, Record]:
@@ -127,6 +144,9 @@ def read_store(path: Path) -> dict[str, Record]:
         trial = Trial("", config.train.seed, config, path, (), splits, **how)
         packed = data.pop("sentences")
         sentences = {name: Sentences.unpack(text) for name, text in packed.items()}
+        if not sentences or sentences.keys() != data["scores"].keys():
+            raise ValueError("scores and sentences are not of the same splits")
+        OF_TRAINING(data["training"])
         return trial.digest, Record(**data, sentences=sentences, config=config)
 
     return dict(filter(None, json_lines(path, record, "no record of a training")))

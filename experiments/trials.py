@@ -56,6 +56,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
     ("tokenizer", "symbols", []),
 )
+BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
 
 # These fields, `name` and `decode` do not change what a training learns.
@@ -301,7 +302,7 @@ class Runner:
                     self._train(trial, file.fileno())
                 self._score(trial, file.fileno())
         except (Failed, BlockingIOError) as error:
-            busy = f"another process is at work in {trial.folder}"
+            busy = f"{BUSY}{trial.folder}"
             failure = busy if isinstance(error, BlockingIOError) else str(error)
             if not self.signals:
                 self.failures[trial.title] = failure
@@ -343,6 +344,10 @@ class Runner:
         (trial.folder / "test.log").unlink(missing_ok=True)
         named = [["--split", name] for name in trial.splits[len(trial.tests) :]]
         model = trial.run
+        saved = _read_json(Run(model).config_file)
+        if saved and trial.average > (kept := saved["train"]["keep_regular"]):
+            what = f"{model} kept {kept} checkpoints, too few for a mean of {trial.average}"
+            raise Failed(f"{what}: delete it to train it again")
         try:
             model = averaged(Run(model), trial.average)
             for split in [[], *named] if trial.tests else named:

@@ -31,10 +31,9 @@ BadUpdate = Callable[[Engine, list[Batch], float, float], None]
 class NonFiniteError(UserError):
     """The loss, the gradient or the weights are no longer numbers: training cannot go on."""
 
-    def __init__(self, what: str) -> None:
+    def __str__(self) -> str:  # not in __init__, which unpickling calls once more
         settings = "a lower learning rate, a longer warm-up or a smaller optim.grad_clip"
-        remedy = f"Begin a new run with {settings}: a resumed run keeps its own"
-        super().__init__(f"{what}. {remedy}")
+        return f"{super().__str__()}. Begin a new run with {settings}: a resumed run keeps its own"
 
 
 def describe(engine: Engine, group: list[Batch], loss: float, grad_norm: float) -> str:

@@ -76,7 +76,8 @@ def write_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         remedy = "make sure that it can be written, or free some space"
-        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+        taken = FileExistsError | IsADirectoryError | NotADirectoryError
+        if isinstance(error, taken) or error.errno == errno.ENOTEMPTY:
             remedy = "give another name"
         raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 

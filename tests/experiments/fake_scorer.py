@@ -6,6 +6,7 @@ bleu.json may say the BLEU of each seed, losses.json the loss by character of ea
 import hashlib
 import json
 import sys
+import zlib
 from pathlib import Path
 
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -63,6 +64,8 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.get("t
         "loss": 1.5,
         "accuracy": 0.5,
         "character_loss": character_loss,
+        "config": {"decode": config["decode"] | ({} if mbr else {"n_best": 1})},
+        "hyp_crc32": zlib.crc32(path.read_bytes()),
         "checkpoint": "best_checkpoint_1_loss=-1.5000.pt",
         "provenance": {"commit": "abc", "python": "3", "torch": "2", "hardware": "none"},
         "trained": {"precision": "bf16", "hardware": "some, 1 threads", "device": "cpu"},

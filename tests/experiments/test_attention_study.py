@@ -236,6 +236,17 @@ def test_finished_trainings_are_studied_and_told(
         assert again.err.count("measured before\n") == len(models[1:] or "ab")
         assert "warning" not in again.err
 
+    # Texts of different sizes are not compared.
+    uneven = [
+        row | ({"n": 4} if (row["scheme"], row["measure"]) == ("rope", "sacrebleu") else {})
+        for row in read_csv(packed)
+    ]
+    write_csv(tmp_path / "uneven.csv", uneven)
+    for more in ((), ("--report_only",)):
+        ended = script(*args, "--store", tmp_path / "uneven.csv", *more)
+        assert ended.code == 2
+        assert "measured on different sentences (" in ended.err
+
     # With other flags it is not what was measured.
     for flags in (("--shifts", "1"), ("--search", "beam")):
         assert f"was measured with another {flags[0]}" in script(*args, *flags).error()

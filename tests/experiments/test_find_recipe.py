@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stand_in import StandIn, both
@@ -106,6 +107,30 @@ def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
     assert [row["recipe"] for row in rows if row["round"] == "2"] == [WINNER, FOUR[0]]
     assert [row["recipe"] for row in rows if row["round"] == "winner"] == [WINNER]
     assert stand_in.calls().count(f"train {FOUR[1]}") == 1
+
+
+def test_what_another_process_trains_is_waited_for(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(file: Any, *, wait: bool) -> None:
+        if f"{FOUR[1]}_seed" in file.name:
+            raise BlockingIOError
+
+    monkeypatch.setattr(trials, "lock", taken)
+    assert find(stand_in, "--skip_failed") == 1
+    assert f"{FOUR[1]} | failed: another process is at work" in stand_in.text("recipe.md")
+    assert {row["round"] for row in stand_in.table("recipe.csv")} == {"1"}
+
+
+def test_a_mean_of_more_checkpoints_than_were_kept_is_refused(stand_in: StandIn) -> None:
+    (stand_in.folder / "test.py").write_text("raise SystemExit('error: no such luck')")
+    arguments = stand_in.arguments("--choice", "rope", "--rounds", "0.001", "--average")
+    assert find_recipe.main([*arguments, "2"]) == 1
+    [run] = stand_in.trial_folder("rope").glob("toy_*")
+    shutil.copy(run.parent / "config.json", run)  # as train.py writes it
+    assert find_recipe.main([*arguments, "9"]) == 1
+    words = "kept 2 checkpoints, too few for a mean of 9: delete it to train it again"
+    assert words in stand_in.text("recipe.md")
 
 
 def test_what_another_process_has_done_meanwhile_is_no_failure_and_goes_on(

@@ -60,7 +60,13 @@ def test_a_store_makes_every_file_again_where_the_runs_are_gone(
 
 def test_a_record_is_found_by_all_that_decides_its_scores(tmp_path: Path) -> None:
     path, words = tmp_path / "store.jsonl", np.ones(1, dtype=int)
-    record = Record("run", {}, {}, {"test": Sentences(words, made(1, 0.8, seed=0))}, Config())
+    names = "parameters training_loss validation_loss validation_accuracy tokens_per_second"
+    training = dict.fromkeys([*names.split(), "peak_memory_mb", "train_minutes", "jobs"])
+    of_test = dict.fromkeys(("data_fingerprint", "loss", "accuracy", "provenance"))
+    names = "bleu4 sacrebleu interval chrf n signature buckets"
+    scores = {"test": {**of_test, "scores": dict.fromkeys(names.split())}}
+    sentences = {"test": Sentences(words, made(1, 0.8, seed=0))}
+    record = Record("run", training, scores, sentences, Config())
     plain = Trial("rope", 0, Config(), tmp_path, ("test",), ("test",))
     others: list[Any] = [{"search": "greedy"}, {"average": 3}, {"weights_of": "0123456789"}]
     trials = [plain, *(replace(plain, **other) for other in others)]
@@ -102,7 +108,9 @@ def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(
     assert record.sentences["test"].words.tolist() == [len(line.split()) for line in sources]
     whole = path.read_bytes()
     misspelt = whole.replace(b'"search":"beam"', b'"seerch":"beam"')
-    for broken in (whole[:-9], misspelt, b"[1]", b"5", b"\xff"):
+    of_others = whole.replace(b'"sentences":{"test"', b'"sentences":{"other"')
+    untimed = whole.replace(b'"jobs"', b'"jops"')
+    for broken in (whole[:-9], misspelt, of_others, untimed, b"[1]", b"5", b"\xff"):
         path.write_bytes(whole + broken)
         with pytest.raises(UserError, match=r"comparison\.jsonl, line 2: no record"):
             stand_in.compare("sinusoidal")
@@ -113,6 +121,25 @@ def test_a_record_holds_what_was_scored_and_a_broken_line_is_named(
     assert stand_in.compare("sinusoidal", "--report_only") == 0
     said = capsys.readouterr().err
     assert re.match(r"warning: \S+: other/\S+ is left out: ConfigError: .*'model.d_new'", said)
+
+
+def test_what_was_scored_again_by_hand_is_not_taken_for_the_trials_own(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    [run] = stand_in.trial_folder("sinusoidal").glob("toy_*")
+    scores, found = run / "results/test_beam_scores.json", run / "results/test_beam.hyp.txt"
+    wider = json.loads(scores.read_text("utf-8"))
+    wider["config"]["decode"]["beam_size"] += 1
+    for path, text, said in (
+        (scores, json.dumps(wider), "test was scored again with another search"),
+        (found, "edited\n", "test_beam.hyp.txt is not what was scored"),
+    ):
+        stand_in.forget()
+        before = path.read_text("utf-8")
+        path.write_text(text, "utf-8")
+        with pytest.raises(UserError, match=rf"{said}\): delete .*scored\.json to score it again"):
+            stand_in.compare("sinusoidal")
+        path.write_text(before, "utf-8")
+        assert stand_in.compare("sinusoidal") == 0
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:

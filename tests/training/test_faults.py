@@ -1,5 +1,6 @@
 """What a run does when the disk, the memory or the numbers give out."""
 
+import copy
 import json
 import math
 import os
@@ -189,6 +190,7 @@ def test_the_batch_of_a_bad_update_is_saved_for_study(tmp_path: Path, the_run: F
     with pytest.raises(NonFiniteError, match=words) as caught:
         run_here(toy_config(tmp_path, STEPS), hook=hook)
     path = the_run().bad_batches / "update_6.pt"
+    assert str(copy.copy(caught.value)) == str(caught.value)  # as for another process
     assert f"saved in {path}" in str(caught.value)
     assert "--set optim.bad_numbers=skip" in str(caught.value)
     assert "Begin a new run with a lower learning rate" in str(caught.value)
