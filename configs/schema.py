@@ -74,7 +74,7 @@ class ModelConfig(Section, section="model"):
 # ---------------------------------------------------------------------------------------- tokenizer
 
 
-_NO_SYMBOL = re.compile(r"""^$|[\s▁|\\'"‘’‚ʼ“”„\ud800-\udfff]|^<(?:pad|/?s|unk|0x..)>$""")
+_NO_SYMBOL = re.compile(r"""^$|[\s▁|\\'"‘’‚ʼ“”„]|^<(?:pad|/?s|unk|unused|0x..)>$""")
 
 
 class Subword(Section, kind="subword", section="tokenizer"):
@@ -99,9 +99,10 @@ class Subword(Section, kind="subword", section="tokenizer"):
     def _check(self) -> None:
         if self.algorithm == "bpe" and self.sampling >= 1:
             self._fail("sampling", 'a probability below 1 for tokenizer.algorithm = "bpe"')
-        if any(normalize("NFC", each) != each or _NO_SYMBOL.search(each) for each in self.symbols):
-            rule = "each in composed form (NFC), without white space, quotes, ▁, | and \\, and not "
-            self._fail("symbols", f"{rule}one of the tokenizer's own, such as </s>")
+        for each in self.symbols:  # whatever stands before it, NFC must leave it as it is
+            if _NO_SYMBOL.search(each) or normalize("NFC", f"e{each}") != f"e{each}":
+                rule = "each in composed form (NFC), without white space, quotes, ▁, | and \\, and "
+                self._fail("symbols", f"{rule}not one of the tokenizer's own, such as </s>")
         if len({*self.symbols}) < len(self.symbols) or 4 * len(self.symbols) > self.vocab_size:
             self._fail("symbols", "each once, and no more than a quarter of tokenizer.vocab_size")
 

@@ -5,6 +5,7 @@ Nothing here executes code: a dict from a file or a checkpoint is checked key by
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -229,7 +230,11 @@ def _parse(hint: Any, text: str, path: str) -> Any:
     item = item_hint(hint)
     readers: list[Callable[[str], Any]] = [lambda text: _WORDS[text.lower()], float, int, str]
     if item is not None:
-        words = [word.strip(" '\"") for word in text.strip("()[]").split(",")]
+        listed, inner = text.strip(), text.strip()[1:-1].strip()
+        # Brackets around all, unless the items have some: "[URL],[NAME]", but "['[1]']".
+        if listed[:1] + listed[-1:] in ("()", "[]"):
+            listed = inner if inner[:1] in ("'", '"') or not re.search(r"[][()]", inner) else listed
+        words = [re.sub(r"""^(['"])(.*)\1$""", r"\2", word.strip()) for word in listed.split(",")]
         parts = [word for word in words if word]
         readers.append(lambda text: tuple(_parse(item, part, f"{path}.0") for part in parts))
     for read in readers:

@@ -268,7 +268,8 @@ class Service:
         if n_bytes > most:
             raise HTTPException(413, f"at most {most:,} bytes in a request")
         try:
-            as_form = kind == FORM and not body.startswith(b"{")  # curl calls JSON a form too
+            as_json = body.lstrip().startswith(b"{")  # which curl calls a form too
+            as_form = kind == FORM and not as_json
             if as_form or (request.url.query and not body):
                 text = body.decode() or request.url.query
                 form = parse_qs(text, True, errors="strict")

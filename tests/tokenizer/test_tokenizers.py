@@ -253,11 +253,18 @@ def test_curly_quotes_are_straight_ones_where_it_is_asked_for(algorithm, tmp_pat
     assert kept.decode_batch(kept.encode_src_batch(curly)) == curly
 
 
+def test_symbols_take_a_quarter_of_the_vocabulary_at_most() -> None:
+    few, many = (tuple(f"<{n}>" for n in range(most)) for most in (16, 17))
+    Subword(vocab_size=64, symbols=few)
+    with pytest.raises(UserError, match="each once, and no more than a quarter of"):
+        Subword(vocab_size=64, symbols=many)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_symbol_is_one_piece_wherever_it_stands(algorithm, tmp_path):
-    symbols = "<2en>", "<2n", "⟦1⟧", "⟦1", "%s", "+*", "chat"
+    symbols = "<2n", "<2en>", "⟦1", "⟦1⟧", "%s", "+*", "chat"
     config = Subword(algorithm=algorithm, vocab_size=800, symbols=symbols)
-    learned = SubwordTokenizer.train([*TEXTS, *["⟦1⟧ homme%s ⟦1⟧"] * 100], config)
+    learned = SubwordTokenizer.train([*TEXTS, *["⟦1⟧ homme%s chatons"] * 100], config)
     learned.save(tmp_path)
     text = "<2en> Le chat, ⟦1⟧homme⟦1 %s l'%s+*<2n⟦12<2"
     pieces = ["<2en>", "chat", "⟦1⟧", "⟦1", "%s", "%s", "+*", "<2n", "⟦1"]
@@ -267,8 +274,9 @@ def test_a_symbol_is_one_piece_wherever_it_stands(algorithm, tmp_path):
     for each in (ids, *drawn):
         assert [piece for piece in learned.src_pieces(each) if piece in symbols] == pieces
         assert learned.decode(each) == text
-    assert len({*symbols} & {*learned.src_pieces(range(800))}) == len(symbols)
-    assert not any("⟦1" in p and p not in symbols for p in learned.src_pieces(range(800)))
+    vocabulary = learned.src_pieces(range(learned.src_vocab_size))
+    assert len(set(vocabulary)) == learned.src_vocab_size
+    assert [piece for piece in vocabulary if any(s in piece for s in symbols)] == [*symbols]
     again = load_tokenizer(tmp_path)
     assert again.encode_src_batch([text]) == [ids]
     assert again.sampler(0.3)(text, np.random.default_rng(0)) == drawn[0]

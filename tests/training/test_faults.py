@@ -28,6 +28,7 @@ from toy_runs import (
     run_here,
     same,
     toy_config,
+    toy_corpus,
 )
 from updates import CPU, PAD, VOCABULARY, batch_of, sentences, small_model, updated
 
@@ -363,14 +364,17 @@ def test_a_run_that_cannot_fit_fails_before_its_first_update_with_the_remedy(
 
     def unevaluated(trainer: Engine, learner: Learner) -> None:
         engines.append(trainer)
-        check = no_room_above(0)
+        check = no_room_above(60)
         learner.model.register_forward_pre_hook(
             lambda model, given: None if model.training else check(model, given)
         )
 
-    with pytest.raises(UserError, match="not enough memory to evaluate one pair of"):
-        run_here(toy_config(tmp_path, STEPS), hook=unevaluated)
-    assert engines[1].state.iteration == 0
+    for lang in ("fr", "en"):
+        (toy_corpus(tmp_path) / f"long.{lang}").write_text("un " * 80, "utf-8")
+    for split in ("data.corpus.validation=long", "evaluate.also=long"):
+        with pytest.raises(UserError, match=r"not enough memory to evaluate one pair of \d\d"):
+            run_here(toy_config(tmp_path, STEPS, split), hook=unevaluated)
+        assert engines[-1].state.iteration == 0
     assert not list((tmp_path / "runs").glob("toy_*"))
 
 
