@@ -6,6 +6,7 @@ import gzip
 import os
 import signal
 import stat
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -56,8 +57,11 @@ def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
 
 
 def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
+    for ends in (signal.SIGTERM, signal.SIGHUP):  # nohup ignores the second
+        before = signal.signal(ends, signal.SIG_DFL)
+        request.addfinalizer(partial(signal.signal, ends, before))
     with pytest.raises(OSError, match="elsewhere"), writer(tmp_path / "out"):
         raise OSError("elsewhere")
     assert list(tmp_path.iterdir()) == []
