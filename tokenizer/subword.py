@@ -103,7 +103,6 @@ class SubwordTokenizer(BaseTokenizer):
             raise UserError(f"the tokenizer has no {lacking} piece: this project did not make it")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = ids
         self.src_vocab_size = self.tgt_vocab_size = backend.get_vocab_size()
-        self._symbols = {each: backend.token_to_id(each) for each in _symbols_of(backend)}
         self._ids, self._pieces = _ByWord(self._encode), _ByWord(self._cut)
 
     def __reduce__(self) -> Any:  # a copy of the backend lacks the setting that __init__ makes
@@ -234,6 +233,16 @@ class SubwordTokenizer(BaseTokenizer):
         return self._fingerprint
 
     @cached_property
+    def _symbols(self) -> dict[str, Any]:
+        """The symbols of the config and their ids, by the pattern of `_pipeline`."""
+        cutters = json.loads(self._backend.to_str())["pre_tokenizer"]["pretokenizers"]
+        patterns = (each.get("pattern", {}).get("Regex", "") for each in cutters)
+        found = (re.fullmatch(r"\(\?:(.*)\)\|▁\?\(\?!\1\)(.*)", each) for each in patterns)
+        escaped = next((each[1] for each in found if each and each[2] == _ALONE), "")
+        symbols = [re.sub(r"\\(.)", r"\1", each) for each in escaped.split("|") if each]
+        return {each: self._backend.token_to_id(each) for each in symbols}
+
+    @cached_property
     def _fingerprint(self) -> str:
         backend = json.loads(self._backend.to_str())
         canonical = json.dumps(backend, sort_keys=True, separators=(",", ":"))
@@ -254,15 +263,6 @@ def _frequent_characters(texts: list[str], most: int) -> list[str]:
 def _any_of(symbols: Sequence[str]) -> str:
     """A pattern of these, the longest that fits first."""
     return "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
-
-
-def _symbols_of(backend: Tokenizer) -> list[str]:
-    """The symbols in the pattern of `_pipeline`."""
-    cutters = (json.loads(backend.to_str())["pre_tokenizer"] or {}).get("pretokenizers", ())
-    patterns = (each.get("pattern", {}).get("Regex", "") for each in cutters)
-    found = (re.fullmatch(r"\(\?:(.*)\)\|▁\?\(\?!\1\)(.*)", each) for each in patterns)
-    escaped = next((each[1] for each in found if each and each[2] == _ALONE), "")
-    return [re.sub(r"\\(.)", r"\1", each) for each in escaped.split("|") if each]
 
 
 def _pipeline(model: Any, normalizer: Any = _NFC, symbols: Sequence[str] = ()) -> Tokenizer:

@@ -149,7 +149,9 @@ def human_agreement(difference: float) -> float:
     From a curve fitted to human judgements (Kocmi et al. 2024, "Navigating the metrics maze"). It
     falls below chance for the smallest differences; the result is then 50.
     """
-    import mt_thresholds
+    with warnings.catch_warnings():  # of an escape in its text, on Python 3.12 and later
+        warnings.simplefilter("ignore", SyntaxWarning)
+        import mt_thresholds
 
     return max(50.0, mt_thresholds.accuracy(abs(difference), "bleu"))
 
