@@ -140,13 +140,13 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
         raise SystemExit(128 + result.signal)
     if not main:
         return
-    measure, best = "loss", f"{result.best_loss:.4f}"
-    if result.best_bleu is not None:
-        measure, best = "BLEU", f"{result.best_bleu:.2f}"
+    names = {"bleu": "BLEU", "chrf": "chrF", "command": "score by evaluate.command"}
+    measure = names.get(config.evaluate.choose_by, "loss")
+    best = result.best_loss if result.best_metric is None else result.best_metric
     if result.stopped_early:
         patience = f"train.patience = {config.train.patience}"
         logging.info(f"stopped early: no better validation {measure} ({patience})")
-    logging.info(f"finished: best validation {measure} {best}: {result.best}")
+    logging.info(f"finished: best validation {measure} {best:.4f}: {result.best}")
     print(result.run.path)
 
 

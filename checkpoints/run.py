@@ -27,10 +27,11 @@ FORMAT = 1  # of a checkpoint's keys; raise it when an older program could not r
 # In a checkpoint whose `model` is a moving average: the weights that training continues from.
 LAST_WEIGHTS = "last_weights"
 LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that were set aside
-# The higher the score, the better: minus the loss, or BLEU (evaluate.choose_by).
+# The higher the score, the better: minus the loss, or a metric (evaluate.choose_by).
 # By the epoch, or where validation comes every so many updates (evaluate.every_steps) the update.
 BEST = re.compile(
-    r"best(?P<step>_step)?_checkpoint_(?P<number>\d+)_(?:loss|bleu)=(?P<score>-?\d+(?:\.\d+)?)\.pt"
+    r"best(?P<step>_step)?_checkpoint_(?P<number>\d+)_(?:loss|bleu|chrf|command)="
+    r"(?P<score>-?\d+(?:\.\d+)?)\.pt"
 )
 REGULAR = re.compile(r"regular_checkpoint_(?P<number>\d+)\.pt")
 STEP = re.compile(r"step_checkpoint_(?P<number>\d+)\.pt")

@@ -38,7 +38,7 @@ from training.processes import process_device, require_alike
 from training.saving import Checkpoints, checkpoint_parts, score
 from training.schedules import PlateauLR, warn_of_warm_up
 from training.start import Progress, count_steps, open_run, require_one_command, require_steps_left
-from training.validation import Validation
+from training.validation import Validation, try_command
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
 from translation.translator import Translator
@@ -56,7 +56,7 @@ class Result:
     run: Run
     best: Path | None
     best_loss: float | None
-    best_bleu: float | None  # None: the loss chose the best
+    best_metric: float | None  # that chose the best; None: the loss did
     signal: int | None
     stopped_early: bool  # since validation no longer improved
 
@@ -139,6 +139,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
                 trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
                 for loader in (data.validation, *(each for _, each in data.also.values())):
                     evaluator.run(loader, epoch_length=1)  # the longest pairs
+                try_command(config.evaluate, data)
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
@@ -165,19 +166,17 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
 
         def validate(trainer: Engine, *, over: bool = False) -> None:
             loss = validation.loss()
-            if progress.best_loss is None or loss < progress.best_loss:
-                progress.best_loss = loss
             if stopping is not None and choose_by == "loss" and not over:
                 stopping(evaluator)
             validation.translate(trainer.state.epoch, last=is_over())
-            if choose_by == "bleu":
-                progress.best_bleu = max(progress.best_bleu or 0, score(evaluator, choose_by))
+            metric = None if choose_by == "loss" else score(evaluator, choose_by)
+            progress.observe(loss, metric)
             if over:  # before the log, which then says that nothing is left to do
                 checkpoints.best(evaluator)
             validation.report(trainer)
             if over:
                 return
-            if stopping is not None and choose_by == "bleu":
+            if stopping is not None and choose_by != "loss":
                 stopping(evaluator)
             if isinstance(learner.scheduler, PlateauLR):
                 learner.scheduler.observe(loss)
@@ -219,7 +218,7 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         run=run,
         best=run.best(),
         best_loss=progress.best_loss,
-        best_bleu=progress.best_bleu,
+        best_metric=progress.best_metric,
         signal=signal,
         stopped_early=progress.step < total_steps and signal is None,
     )

@@ -148,7 +148,7 @@ class Checkpoints:
             lambda evaluator: round(score(evaluator, choose_by), 4),
             choose_by,
             n_saved=train.keep_best,
-            greater_or_equal=choose_by == "bleu",  # the newer of equals: early BLEU is 0
+            greater_or_equal=choose_by != "loss",  # the newer of equals: early BLEU is 0
             global_step_transform=step if config.evaluate.every_steps else epoch,
         )
         self.regular = kind("regular", n_saved=train.keep_regular, global_step_transform=epoch)
@@ -236,9 +236,9 @@ class Checkpoints:
 
 
 def score(evaluator: Engine, choose_by: str) -> float:
-    """The score of the last validation, the higher the better: minus the loss, or BLEU."""
+    """The score of the last validation, the higher the better: minus the loss, or a metric."""
     figure = evaluator.state.metrics[choose_by]
-    return figure if choose_by == "bleu" else -figure
+    return -figure if choose_by == "loss" else figure
 
 
 def is_due(epoch: int, every: int, last: int) -> bool:

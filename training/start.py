@@ -61,7 +61,7 @@ class Progress:
     step: int = 0
     epoch: int = 0  # whole epochs done
     best_loss: float | None = None
-    best_bleu: float | None = None  # where BLEU chooses the best
+    best_metric: float | None = None  # where not the loss chooses the best
     skipped: int = 0  # updates left out because of bad numbers
     skipped_in_a_row: int = 0
 
@@ -69,16 +69,24 @@ class Progress:
         return asdict(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """An older checkpoint may lack counters."""
-        for name in ("best_loss", "best_bleu", "skipped", "skipped_in_a_row"):
+        """An older checkpoint may lack counters, and have an older name."""
+        saved = {"best_metric": saved.get("best_bleu"), **saved}
+        for name in ("best_loss", "best_metric", "skipped", "skipped_in_a_row"):
             setattr(self, name, saved.get(name, getattr(self, name)))
         self.go_to(saved["step"])
+
+    def observe(self, loss: float, metric: float | None) -> None:
+        """A validation: its loss, and the metric that chooses in place of it."""
+        if self.best_loss is None or loss < self.best_loss:
+            self.best_loss = loss
+        if metric is not None and (self.best_metric is None or metric > self.best_metric):
+            self.best_metric = metric
 
     @property
     def best_score(self) -> float | None:
         """The highest `training.saving.score` so far."""
         loss = None if self.best_loss is None else -self.best_loss
-        return loss if self.best_bleu is None else self.best_bleu
+        return loss if self.best_metric is None else self.best_metric
 
     def go_to(self, step: int) -> None:
         self.step, self.epoch = step, step // self.epoch_length

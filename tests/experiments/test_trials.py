@@ -75,7 +75,7 @@ def test_a_run_is_found_again_whatever_signs_its_variant_has(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("by", "sign", "values"),
-    [("loss", -1, {3: 1.50001, 4: 1.50004, 5: 1.6}), ("bleu", 1, {3: 9.00004, 4: 9.00001, 5: 8.0})],
+    [("loss", -1, {3: 1.50001, 4: 1.50004, 5: 1.6}), ("chrf", 1, {3: 9.00004, 4: 9.00001, 5: 8.0})],
 )
 def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
     tmp_path: Path, by: str, sign: int, values: dict[int, float]
@@ -139,10 +139,15 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
 
     assert len(set(digests())) == 1
     assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 4
+    assert digests("evaluate.command=a {hyp}") == digests()
+    by_command = [
+        digests("evaluate.choose_by=command", f"evaluate.command={c} {{hyp}}") for c in "ab"
+    ]
+    assert len({*by_command[0], *by_command[1]}) == 6
     known = dict(leaves(as_before(Config()), ""))
     newer = "evaluate.choose_by evaluate.every_steps model.gated model.layer_norm"
     newer += " tokenizer.quotes tokenizer.joint tokenizer.max_pairs train.freeze evaluate.also"
-    newer += " tokenizer.symbols"
+    newer += " tokenizer.symbols evaluate.command"
     assert not known.keys() & set(newer.split())
     assert from_dict(as_before(Config())) == Config()
 

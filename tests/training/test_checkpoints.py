@@ -31,6 +31,7 @@ from training import saving
 from training.log import RunLog, is_validated
 from training.saving import AtomicSaver, Checkpoints
 from training.start import Progress
+from training.validation import score_by
 from utils.errors import UserError
 
 
@@ -68,25 +69,52 @@ def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
     assert content(run.best())["progress"]["best_loss"] == losses[lowest]
 
 
-def test_the_highest_bleu_chooses_where_it_is_asked_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [("sacrebleu", "BLEU"), ("chrf", "chrF"), ("command", "score by evaluate.command")],
+)
+def test_the_highest_score_of_translations_chooses_where_it_is_asked_to(
+    by: str,
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    by_bleu = "evaluate.bleu_every_epochs=1 evaluate.choose_by=bleu"
-    config = toy_config(tmp_path, by_bleu, "train.max_epochs=4 data.batch_size=400")
+    values, function, by = [-9.0, -9.0, -9.0, -9.5], f"{by}_score", by.removeprefix("sacre")
+    few = "train.max_epochs=4 data.batch_size=400 evaluate.bleu_sentences=5"
+    config = toy_config(tmp_path, few)
+    chosen = ["evaluate.command=score {hyp}"] * (by == "command")
+    chosen += ["evaluate.bleu_every_epochs=1", f"evaluate.choose_by={by}"]
+    config = apply_overrides(config, chosen)
     caplog.set_level(logging.INFO)
-    scores = mock.Mock(side_effect=[9.0, 9.0, 9.0, 5.0])
-    with mock.patch("training.validation.sacrebleu_score", scores):
+    tried = [0.5] * (by == "command")  # with the references, before the first update
+    with mock.patch(f"training.validation.{function}", side_effect=[*tried, *values]) as scores:
         script.work(args=script.parse_args([]), config=config, resume=None)
-    assert {call.args[2] for call in scores.call_args_list} == {"en"}  # of the target
+    if by == "bleu":
+        assert {call.args[2] for call in scores.call_args_list} == {"en"}  # of the target
+    if by == "command":
+        command, *texts = scores.call_args_list[0].args
+        _, hypotheses, references, sources = scores.call_args.args
+        assert (command, len(hypotheses)) == ("score {hyp}", 5)
+        assert [list(text) for text in texts] == [references, references, sources]
+        assert caplog.messages[-2].endswith(", -9.5000 by evaluate.command")
     run = Run(Path(capsys.readouterr().out.rstrip()))
     losses = [line["loss"] for line in log_of(run, "validation").values()]
     assert losses == sorted(losses, reverse=True)
     # Of equals the newer are kept, the newest first.
-    names = [f"best_checkpoint_{epoch}_bleu=9.0000.pt" for epoch in (3, 2)]
+    names = [f"best_checkpoint_{epoch}_{by}=-9.0000.pt" for epoch in (3, 2)]
     assert [path.name for path in run.best_first()] == names
     progress = content(run.by_age()[-1])["progress"]
-    assert (progress["best_loss"], progress["best_bleu"]) == (losses[-1], 9.0)
-    assert caplog.messages[-1] == f"finished: best validation BLEU 9.00: {run.best()}"
+    assert (progress["best_loss"], progress["best_metric"]) == (losses[-1], -9.0)
+    assert caplog.messages[-1] == f"finished: best validation {name} -9.0000: {run.best()}"
+    assert [line[by] for line in log_of(run, "validation").values()] == values
+
+
+def test_the_first_process_alone_runs_the_command_that_scores() -> None:
+    others = mock.Mock(all_gather=lambda mine: [[0.5], mine])
+    others.get_rank.return_value = 1
+    with mock.patch("training.validation.idist", others):
+        assert score_by("no-such-program {hyp}", ["a"], ["a"], ["a"]) == 0.5
 
 
 def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run) -> None:

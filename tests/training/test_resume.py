@@ -40,7 +40,7 @@ from configs.serialize import apply_overrides
 from data.batching import Batch, Group, _Groups
 from training.log import RunLog
 from training.saving import Checkpoints
-from training.start import run_to_resume
+from training.start import Progress, run_to_resume
 from training.validation import Validation
 from utils.errors import ConfigError, UserError
 from utils.files import held
@@ -505,7 +505,7 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
     assert_same_logs(again, result.run)
     assert checkpoint_names(again) == checkpoint_names(result.run)
     assert_same(result.run, again, "regular_checkpoint_4.pt")
-    assert content(third)["early_stopping"]["best_score"] == result.best_bleu == 6
+    assert content(third)["early_stopping"]["best_score"] == result.best_metric == 6
 
 
 def test_an_end_between_two_validations_counts_for_nothing_in_a_longer_run(folder: Path) -> None:
@@ -521,6 +521,12 @@ def test_an_end_between_two_validations_counts_for_nothing_in_a_longer_run(folde
     run_here(long, resume=cut.path)
     assert log_of(cut) == log_of(whole)
     assert_same(whole, cut, "regular_checkpoint_5.pt")
+
+
+def test_the_best_bleu_of_older_checkpoints_is_read() -> None:
+    progress = Progress(epoch_length=2)
+    progress.load_state_dict({"step": 4, "best_loss": 1.5, "best_bleu": 9.0})
+    assert (progress.best_loss, progress.best_score, progress.epoch) == (1.5, 9.0, 2)
 
 
 @pytest.mark.parametrize("by", ["evaluate.choose_by=loss", BY_BLEU])
