@@ -140,8 +140,7 @@ def work(*, args: Namespace, config: Config, resume: Path | None) -> None:
         raise SystemExit(128 + result.signal)
     if not main:
         return
-    names = {"bleu": "BLEU", "chrf": "chrF", "command": "score by evaluate.command"}
-    measure = names.get(config.evaluate.choose_by, "loss")
+    measure = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF"}[config.evaluate.choose_by]
     best = result.best_loss if result.best_metric is None else result.best_metric
     if result.stopped_early:
         patience = f"train.patience = {config.train.patience}"

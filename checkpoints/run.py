@@ -30,7 +30,7 @@ LEFT = "left_after_update_"  # begins the name of a folder of checkpoints that w
 # The higher the score, the better: minus the loss, or a metric (evaluate.choose_by).
 # By the epoch, or where validation comes every so many updates (evaluate.every_steps) the update.
 BEST = re.compile(
-    r"best(?P<step>_step)?_checkpoint_(?P<number>\d+)_(?:loss|bleu|chrf|command)="
+    r"best(?P<step>_step)?_checkpoint_(?P<number>\d+)_(?:loss|bleu|chrf)="
     r"(?P<score>-?\d+(?:\.\d+)?)\.pt"
 )
 REGULAR = re.compile(r"regular_checkpoint_(?P<number>\d+)\.pt")
@@ -74,7 +74,7 @@ class Run:
         return sorted(self.files(BEST), key=rank, reverse=True)
 
     def best(self) -> Path | None:
-        """The checkpoint with the lowest validation loss, or the highest BLEU."""
+        """The checkpoint with the lowest validation loss, or the highest score."""
         return next(iter(self.best_first()), None)
 
     def saved_at(self, step: int, epoch_length: int) -> Path:

@@ -454,9 +454,7 @@ class EvaluateConfig(Section, section="evaluate"):
 
     every_epochs: int = count(1)
     every_steps: int | None = count(None, le=MOST_STEPS)  # updates, in place of epochs
-    # The best checkpoint, and the end by patience.
-    choose_by: Literal["loss", "bleu", "chrf", "command"] = "loss"
-    command: str | None = None  # prints a score, the higher the better; {src}, {hyp}, {ref}: files
+    choose_by: Literal["loss", "bleu", "chrf"] = "loss"  # the best checkpoint, and patience
     also: tuple[str, ...] = ()  # more splits whose loss is logged
     bleu_every_epochs: int = count(1, ge=0)  # greedy; 0: never; by steps: at each validation
     bleu_sentences: int | None = count(500)  # the first of the split; None: all
@@ -476,18 +474,10 @@ class EvaluateConfig(Section, section="evaluate"):
             rule = f'evaluate.choose_by = "{self.choose_by}" needs translations of every validation'
             rule += f" (evaluate.{every} = {getattr(self, every)})"
             self._fail("bleu_every_epochs", f"{rule}: set evaluate.bleu_every_epochs=1")
-        if self.command is not None and "{hyp}" not in self.command:
-            self._fail("command", "{hyp} must stand where the file of translations goes")
-        if self.choose_by == "command" and self.command is None:
-            self._fail("command", 'evaluate.choose_by = "command" needs it')
 
-    @property
-    def choosing(self) -> tuple[str, ...]:
-        """The fields that what chooses depends on beside the model: part of the training."""
-        if self.choose_by == "loss":
-            return ()
-        of_all = ("evaluate.bleu_sentences", "decode.max_len", "decode.max_len_ratio")
-        return (*of_all, "evaluate.command") if self.choose_by == "command" else of_all
+
+# What scores of validation depend on beside the model: part of training where they choose.
+OF_BLEU = ("evaluate.bleu_sentences", "decode.max_len", "decode.max_len_ratio")
 
 
 class Beam(Section, kind="beam", section="decode.search"):

@@ -36,7 +36,7 @@ from typing import Any
 
 from checkpoints.run import DamagedError, Run
 from configs.load import read_config_json, write_config_json
-from configs.schema import Config
+from configs.schema import OF_BLEU, Config
 from configs.serialize import leaves, to_dict
 from translation.settings import search_name
 from utils.cli import cores, signals_to
@@ -54,7 +54,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
-    *(("tokenizer", "symbols", []), ("evaluate", "command", None)),
+    ("tokenizer", "symbols", []),
 )
 BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
@@ -62,7 +62,7 @@ UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which no
 # These fields, `name` and `decode` do not change what a training learns.
 NEUTRAL = {
     "data": ("cache_dir", "num_workers"),
-    "evaluate": ("also", "batch_size", "bleu_*", "bootstrap_samples", "command", "length_buckets"),
+    "evaluate": ("also", "batch_size", "bleu_*", "bootstrap_samples", "length_buckets"),
     "train": ("checkpoint_every_*", "cuda_graphs", "keep_*", "log_*", "runs_dir"),
 }
 
@@ -79,9 +79,9 @@ config = read_config_json(Path(__file__).with_name("config.json"))
 def training_digest(config: Config) -> str:
     """A hash of all that decides what a training learns."""
     data = as_before(config)
-    if choosing := config.evaluate.choosing:
+    if config.evaluate.choose_by != "loss":
         fields = dict(leaves(data, ""))
-        data["chosen_by"] = [fields[key] for key in choosing]
+        data["chosen_by"] = [fields[key] for key in OF_BLEU]
     del data["name"], data["decode"]
     for section, patterns in NEUTRAL.items():
         for pattern in patterns:

@@ -38,7 +38,7 @@ from training.processes import process_device, require_alike
 from training.saving import Checkpoints, checkpoint_parts, score
 from training.schedules import PlateauLR, warn_of_warm_up
 from training.start import Progress, count_steps, open_run, require_one_command, require_steps_left
-from training.validation import Validation, try_command
+from training.validation import Validation
 from translation.evaluator import create_evaluator
 from translation.search import BatchSearch
 from translation.translator import Translator
@@ -139,7 +139,6 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
                 trainer.fire_event(REHEARSAL)  # before files of the run are moved or cut
                 for loader in (data.validation, *(each for _, each in data.also.values())):
                     evaluator.run(loader, epoch_length=1)  # the longest pairs
-                try_command(config.evaluate, data)
             checkpoints = Checkpoints(run, parts, trainer, config, before=lambda: log.flush())
             checkpoints.resume(progress, over=is_over(), damaged=start.damaged)
             # Only then: a log that is cut off before the newest checkpoint would keep a hole.
@@ -166,11 +165,13 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
 
         def validate(trainer: Engine, *, over: bool = False) -> None:
             loss = validation.loss()
+            if progress.best_loss is None or loss < progress.best_loss:
+                progress.best_loss = loss
             if stopping is not None and choose_by == "loss" and not over:
                 stopping(evaluator)
             validation.translate(trainer.state.epoch, last=is_over())
-            metric = None if choose_by == "loss" else score(evaluator, choose_by)
-            progress.observe(loss, metric)
+            if choose_by != "loss":
+                progress.best_metric = max(progress.best_metric or 0, score(evaluator, choose_by))
             if over:  # before the log, which then says that nothing is left to do
                 checkpoints.best(evaluator)
             validation.report(trainer)

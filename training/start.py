@@ -61,7 +61,7 @@ class Progress:
     step: int = 0
     epoch: int = 0  # whole epochs done
     best_loss: float | None = None
-    best_metric: float | None = None  # where not the loss chooses the best
+    best_metric: float | None = None  # BLEU or chrF, where it chooses the best
     skipped: int = 0  # updates left out because of bad numbers
     skipped_in_a_row: int = 0
 
@@ -74,13 +74,6 @@ class Progress:
         for name in ("best_loss", "best_metric", "skipped", "skipped_in_a_row"):
             setattr(self, name, saved.get(name, getattr(self, name)))
         self.go_to(saved["step"])
-
-    def observe(self, loss: float, metric: float | None) -> None:
-        """A validation: its loss, and the metric that chooses in place of it."""
-        if self.best_loss is None or loss < self.best_loss:
-            self.best_loss = loss
-        if metric is not None and (self.best_metric is None or metric > self.best_metric):
-            self.best_metric = metric
 
     @property
     def best_score(self) -> float | None:

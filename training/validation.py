@@ -2,19 +2,18 @@
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import ignite.distributed as idist
 from ignite.engine import Engine
 
-from configs.schema import Config, EvaluateConfig
+from configs.schema import Config
 from pictures.attention import attention_grid, attention_maps
 from pictures.text import MOST_TOKENS
 from training.faults import NonFiniteError
 from training.log import RunLog
 from training.prepare import TrainingData
-from translation.metrics import chrf_score, command_score, sacrebleu_score
+from translation.metrics import chrf_score, sacrebleu_score
 from translation.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Validation:
         return loss
 
     def translate(self, epoch: int, *, last: bool) -> None:
-        """Make the translations that are due; their scores join the evaluator's figures.
+        """Make the translations that are due; their BLEU and chrF join the evaluator's figures.
 
         They are always due after the `last` update, unless none are wanted.
         """
@@ -56,13 +55,11 @@ class Validation:
         due = every and (epoch % every == 0 or last or self.config.evaluate.every_steps is not None)
         self.rows = self._translate() if due else []
         if self.rows:
-            sources, references, texts = map(list, zip(*self.rows))
+            _, references, texts = map(list, zip(*self.rows))
             language = self.config.data.tgt_lang
             metrics = self.evaluator.state.metrics
             metrics["bleu"] = sacrebleu_score(texts, references, language)
             metrics["chrf"] = chrf_score(texts, references)
-            if command := self.config.evaluate.command:
-                metrics["command"] = score_by(command, texts, references, sources)
 
     def report(self, trainer: Engine) -> None:
         """Log the results."""
@@ -75,11 +72,9 @@ class Validation:
         said += "".join(f", loss of {name} {loss:.4f}" for name, loss in self.also.items())
         figures |= {f"loss_{name}": loss for name, loss in self.also.items()}
         if self.rows:
-            names = ("bleu", "chrf", "command")
-            figures |= {name: metrics[name] for name in names if name in metrics}
-            said += f", BLEU {figures['bleu']:.2f} (greedy, {len(self.rows)} sentences)"
-            if "command" in figures:
-                said += f", {figures['command']:.4f} by evaluate.command"
+            figures |= {name: metrics[name] for name in ("bleu", "chrf")}
+            said += f", BLEU {figures['bleu']:.2f}, chrF {figures['chrf']:.2f}"
+            said += f" (greedy, {len(self.rows)} sentences)"
             self.log.translations(self.rows, step)
         drawn = self.config.train.log_attention and self.config.model.backend == "scratch"
         source = self.data.validation_ids.src(0).tolist()
@@ -104,16 +99,3 @@ class Validation:
         texts = [shares[i % world_size][i // world_size] for i in range(n)]
         places = [int(ids.kept[i]) for i in range(n)]
         return [(text.src[k], text.tgt[k], texts[i]) for i, k in enumerate(places)]
-
-
-def try_command(config: EvaluateConfig, data: TrainingData) -> None:
-    """Score the references by evaluate.command: it fails before the first update, or never."""
-    if config.command and config.bleu_every_epochs:
-        n, text = config.bleu_sentences, data.validation_text
-        score_by(config.command, text.tgt[:n], text.tgt[:n], text.src[:n])
-
-
-def score_by(command: str, *texts: Sequence[str]) -> float:
-    """As `command_score`; the first process runs the command for all."""
-    mine = [command_score(command, *texts)] if idist.get_rank() == 0 else []
-    return idist.all_gather(mine)[0][0]

@@ -1,30 +1,20 @@
 """Corpus scores of translations: text in, numbers out."""
 
 import logging
-import math
-import os
-import re
-import shlex
-import subprocess
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache
 
 import numpy as np
 
-from utils.errors import UserError, one_line
+from utils.errors import UserError
 from utils.languages import language_code
-from utils.lines import as_line
 
 logger = logging.getLogger(__name__)
 
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # as `sacrebleu -l` chooses
 ORDER = 4  # the 4 of BLEU-4
-# What torchrun and ignite set: a program on Lightning, as COMET, would wait for other processes.
-OF_LAUNCHER = re.compile(r"(RANK|WORLD_SIZE|(LOCAL|MASTER|GROUP|ROLE|TORCHELASTIC)_.*)$")
 _RESAMPLED_PER_CHUNK = 4_000_000  # drawn sentences held at once: bounds memory at about 100 MB
 
 
@@ -204,47 +194,6 @@ def chrf_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
     _check_aligned(hypotheses=hypotheses, references=references)
     return CHRF().corpus_score(hypotheses, [references]).score
-
-
-def command_score(
-    command: str, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
-) -> float:
-    """The score of translations that a command prints as its last word, the higher the better.
-
-    In the command's words {src}, {hyp} and {ref} become names of files with a sentence a line. It
-    sees nothing of torchrun. Raises UserError where it fails, or prints no number.
-    """
-    texts = {"src": sources, "hyp": hypotheses, "ref": references}
-    env = {name: value for name, value in os.environ.items() if not OF_LAUNCHER.match(name)}
-    try:
-        with TemporaryDirectory() as folder:
-            for name, lines in texts.items():
-                text = "".join(f"{as_line(line)}\n" for line in lines)
-                Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
-            file = {f"{{{name}}}": str(Path(folder, name)) for name in texts}
-            put = partial(re.compile(r"\{(src|hyp|ref)\}").sub, lambda found: file[found[0]])
-            run = subprocess.run(
-                [put(word) for word in shlex.split(command)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=env,
-                start_new_session=True,  # Ctrl-C is for the training, which stops after it
-                check=True,
-            )
-        score = float(run.stdout.split()[-1])
-    except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout).decode("utf-8", "replace").split("\n")
-        last = next((line for line in reversed(said) if line.strip()), "nothing")
-        why = f"it ended with {error.returncode} and said: {last.strip()[:300]}"
-    except IndexError:
-        why = "it printed nothing"
-    except (OSError, ValueError) as error:  # not found; no number, or no pair of quotes
-        why = one_line(error)
-    else:
-        if math.isfinite(score):
-            return score
-        why = f"its score is {score}"
-    raise UserError(f"evaluate.command = {command!r}: {why}; try it in a shell")
 
 
 def format_scores(scores: CorpusScores) -> str:

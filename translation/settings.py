@@ -19,7 +19,7 @@ TRAINED = (*SHAPING, "data.directions")  # not to be set
 # Of a training's batches and validations.
 IDLE = {"data.batch_by", "data.batch_size", "data.num_workers"}
 IDLE |= {f"evaluate.{name}" for name in ("every_epochs", "every_steps", "choose_by", "also")}
-IDLE |= {f"evaluate.{name}" for name in ("bleu_every_epochs", "bleu_sentences", "command")}
+IDLE |= {f"evaluate.{name}" for name in ("bleu_every_epochs", "bleu_sentences")}
 
 
 def config_change(

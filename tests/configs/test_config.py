@@ -185,15 +185,9 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
             "evaluate.bleu_every_epochs = 0: .. set evaluate.bleu_every_epochs=1",
         ),
         (
-            "evaluate.choose_by=bleu, evaluate.every_steps=9, evaluate.bleu_every_epochs=0",
+            "evaluate.choose_by=chrf, evaluate.every_steps=9, evaluate.bleu_every_epochs=0",
             "evaluate.bleu_every_epochs = 0: .. every_steps = 9): set evaluate.bleu_every_epochs=1",
         ),
-        (
-            "evaluate.choose_by=chrf, evaluate.bleu_every_epochs=2",
-            'evaluate.bleu_every_epochs = 2: .. choose_by = "chrf" needs translations',
-        ),
-        ("evaluate.choose_by=command", 'evaluate.command = None: evaluate.choose_by = "command"'),
-        ("evaluate.command=score", "evaluate.command = 'score': {hyp} must stand"),
         ("decode.n_best=9", "decode.n_best = 9 .. decode.beam_size = 5"),
         ("decode.search=sample, decode.n_best=65536", "decode.n_best = 65536: .. 65535"),
         ("decode.batch_size=13108", "decode.batch_size = 13108 .. 13,107 with decode.beam_size"),

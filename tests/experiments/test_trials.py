@@ -139,15 +139,10 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
 
     assert len(set(digests())) == 1
     assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 4
-    assert digests("evaluate.command=a {hyp}") == digests()
-    by_command = [
-        digests("evaluate.choose_by=command", f"evaluate.command={c} {{hyp}}") for c in "ab"
-    ]
-    assert len({*by_command[0], *by_command[1]}) == 6
     known = dict(leaves(as_before(Config()), ""))
     newer = "evaluate.choose_by evaluate.every_steps model.gated model.layer_norm"
     newer += " tokenizer.quotes tokenizer.joint tokenizer.max_pairs train.freeze evaluate.also"
-    newer += " tokenizer.symbols evaluate.command"
+    newer += " tokenizer.symbols"
     assert not known.keys() & set(newer.split())
     assert from_dict(as_before(Config())) == Config()
 

@@ -31,7 +31,6 @@ from training import saving
 from training.log import RunLog, is_validated
 from training.saving import AtomicSaver, Checkpoints
 from training.start import Progress
-from training.validation import score_by
 from utils.errors import UserError
 
 
@@ -69,10 +68,7 @@ def test_the_names_and_the_number_of_checkpoints(run: Run) -> None:
     assert content(run.best())["progress"]["best_loss"] == losses[lowest]
 
 
-@pytest.mark.parametrize(
-    ("by", "name"),
-    [("sacrebleu", "BLEU"), ("chrf", "chrF"), ("command", "score by evaluate.command")],
-)
+@pytest.mark.parametrize(("by", "name"), [("bleu", "BLEU"), ("chrf", "chrF")])
 def test_the_highest_score_of_translations_chooses_where_it_is_asked_to(
     by: str,
     name: str,
@@ -80,41 +76,23 @@ def test_the_highest_score_of_translations_chooses_where_it_is_asked_to(
     capsys: pytest.CaptureFixture,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    values, function, by = [-9.0, -9.0, -9.0, -9.5], f"{by}_score", by.removeprefix("sacre")
-    few = "train.max_epochs=4 data.batch_size=400 evaluate.bleu_sentences=5"
-    config = toy_config(tmp_path, few)
-    chosen = ["evaluate.command=score {hyp}"] * (by == "command")
-    chosen += ["evaluate.bleu_every_epochs=1", f"evaluate.choose_by={by}"]
-    config = apply_overrides(config, chosen)
+    chosen = f"evaluate.bleu_every_epochs=1 evaluate.choose_by={by}"
+    config = toy_config(tmp_path, chosen, "train.max_epochs=4 data.batch_size=400")
     caplog.set_level(logging.INFO)
-    tried = [0.5] * (by == "command")  # with the references, before the first update
-    with mock.patch(f"training.validation.{function}", side_effect=[*tried, *values]) as scores:
+    bleu, chrf = (f"training.validation.{each}_score" for each in ("sacrebleu", "chrf"))
+    values = [[9.0, 9.0, 9.0, 5.0], [4.0, 3.0, 2.0, 1.0]][:: 1 if by == "bleu" else -1]
+    with mock.patch(bleu, side_effect=values[0]) as scores, mock.patch(chrf, side_effect=values[1]):
         script.work(args=script.parse_args([]), config=config, resume=None)
-    if by == "bleu":
-        assert {call.args[2] for call in scores.call_args_list} == {"en"}  # of the target
-    if by == "command":
-        command, *texts = scores.call_args_list[0].args
-        _, hypotheses, references, sources = scores.call_args.args
-        assert (command, len(hypotheses)) == ("score {hyp}", 5)
-        assert [list(text) for text in texts] == [references, references, sources]
-        assert caplog.messages[-2].endswith(", -9.5000 by evaluate.command")
+    assert {call.args[2] for call in scores.call_args_list} == {"en"}  # of the target
     run = Run(Path(capsys.readouterr().out.rstrip()))
     losses = [line["loss"] for line in log_of(run, "validation").values()]
     assert losses == sorted(losses, reverse=True)
     # Of equals the newer are kept, the newest first.
-    names = [f"best_checkpoint_{epoch}_{by}=-9.0000.pt" for epoch in (3, 2)]
+    names = [f"best_checkpoint_{epoch}_{by}=9.0000.pt" for epoch in (3, 2)]
     assert [path.name for path in run.best_first()] == names
     progress = content(run.by_age()[-1])["progress"]
-    assert (progress["best_loss"], progress["best_metric"]) == (losses[-1], -9.0)
-    assert caplog.messages[-1] == f"finished: best validation {name} -9.0000: {run.best()}"
-    assert [line[by] for line in log_of(run, "validation").values()] == values
-
-
-def test_the_first_process_alone_runs_the_command_that_scores() -> None:
-    others = mock.Mock(all_gather=lambda mine: [[0.5], mine])
-    others.get_rank.return_value = 1
-    with mock.patch("training.validation.idist", others):
-        assert score_by("no-such-program {hyp}", ["a"], ["a"], ["a"]) == 0.5
+    assert (progress["best_loss"], progress["best_metric"]) == (losses[-1], 9.0)
+    assert caplog.messages[-1] == f"finished: best validation {name} 9.0000: {run.best()}"
 
 
 def test_a_checkpoint_holds_all_that_it_takes_to_use_it(config: Config, run: Run) -> None:

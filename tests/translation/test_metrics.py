@@ -3,8 +3,6 @@
 import math
 import random
 import re
-import shlex
-import sys
 import warnings
 
 import numpy as np
@@ -16,7 +14,6 @@ from nltk.translate.bleu_score import corpus_bleu
 from translation import metrics
 from translation.metrics import (
     chrf_score,
-    command_score,
     format_scores,
     human_agreement,
     paired_bootstrap,
@@ -253,34 +250,3 @@ def test_scores_are_printed_as_aligned_rows():
     shown.append(f"{result.char_bleu:.4f}")
     ends = [row.index(figure) + len(figure) for row, figure in zip(rows, shown, strict=True)]
     assert len(set(ends)) == 1
-
-
-def test_a_command_scores_files_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = (
-        "import os, sys; _, word, *names = sys.argv; assert word == 'a b', word;"
-        "assert not {'RANK', 'MASTER_PORT'} & set(os.environ);"
-        "lines = [line for name in names for line in open(name)];"
-        "assert lines == [letter + chr(10) for letter in 'stxyab'], lines;"
-        "print('BLEU 7 score:', -0.25)"
-    )
-    for name in ("RANK", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
-    command = shlex.join([sys.executable, "-c", script, "a b", "{src}", "{ref}", "{hyp}"])
-    assert command_score(command, ["a", "b"], ["x", "y"], ["s", "t"]) == -0.25
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("no-such-program {hyp}", "FileNotFoundError: .*no-such-program"),
-        ("cat '{hyp}", "ValueError: No closing quotation"),
-        ("cat {hyp}", "ValueError: could not convert string to float: b'words'"),
-        ("cat {hyp} {hyp}.x", r"it ended with 1 and said: cat: .*hyp\.x: No such file"),
-        ("false {hyp}", "it ended with 1 and said: nothing"),
-        ("true {hyp}", "it printed nothing"),
-        ("printf 'nan %.0s' {hyp}", "its score is nan"),
-    ],
-)
-def test_a_command_that_prints_no_score_is_named(command: str, why: str) -> None:
-    with pytest.raises(UserError, match=f"^evaluate.command = .*{why}.*; try it in a shell$"):
-        command_score(command, ["some\nwords"], ["b"], ["c"])
