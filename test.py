@@ -131,14 +131,14 @@ def main(argv: list[str] | None = None) -> None:
     splits = choose_splits(build_corpus(config.data), args.split)
     asked = {"greedy": args.search == "greedy", "limit": args.limit}
     print(loaded.about())
-    for split in splits:
-        pairs = EvaluationSet(loaded, translator, split, **asked)
+    # All are read before the first is translated.
+    for pairs in [EvaluationSet(loaded, translator, split, **asked) for split in splits]:
         multi30k = args.protocol == "multi30k"
         result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
         print(f"\n{result.block()}", flush=True)  # before writing files, which may fail
         print(f"written: {result.write()}", flush=True)
         for other in others:
-            print(result.compared_with(EvaluationSet(*other, split, **asked)), flush=True)
+            print(result.compared_with(EvaluationSet(*other, pairs.split, **asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,18 @@ def test_pairs_that_are_left_out_are_counted(run: Path, tmp_path: Path) -> None:
     assert (record["skipped"], record["scores"]["n"]) == ({"empty": 2}, 2)
 
 
+def test_every_split_is_read_before_the_first_is_translated(run: Path, tmp_path: Path) -> None:
+    for lang in ("fr", "en"):
+        (tmp_path / f"test.{lang}").write_text("Non.\n", "utf-8")
+    corpus = "data.corpus=files", f"data.corpus.root={tmp_path}", "data.corpus.test=test,nws"
+    with (
+        mock.patch("translation.evaluation.evaluate") as search,
+        pytest.raises(UserError, match=r"neither .*nws\.fr nor"),
+    ):
+        score("--model_path", run, *(each for text in corpus for each in ("--set", text)))
+    assert not search.mock_calls
+
+
 def test_stored_translations_are_those_of_the_same_text(trained_run: Path, tmp_path: Path) -> None:
     run = copy_run(trained_run, tmp_path)
     (tmp_path / "test.en").write_text("Yes.\nNo.\n", "utf-8")

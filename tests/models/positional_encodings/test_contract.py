@@ -606,7 +606,7 @@ def test_cross_attention_has_no_positions_in_any_scheme(name: str) -> None:
 
 def has_modules(name: str) -> bool:
     """What acts by the state of tokens has none there to act by."""
-    scheme, x = scheme_of(name), torch.zeros(1, 2, D_MODEL)
+    scheme, x = scheme_of(name), torch.zeros(1, 2, D_MODEL, dtype=torch.float64)
     return (
         isinstance(scheme, AttentionScheme)
         and scheme.attention("decoder", 0).token_state(x) is None
