@@ -504,10 +504,20 @@ class Sampling(Section, kind="sample", section="decode.search"):
 Search = Beam | DiverseBeam | Sampling
 
 
+class Neighbours(Section, section="decode.neighbours"):
+    """Nearest neighbours of each hidden state in datastores, see `models.decoding.neighbours`."""
+
+    datastore: tuple[str, ...] = ()  # files of datastore.py, one for each model; (): none
+    k: int = count(16)
+    temperature: float = number(10.0, ge=TINY, le=HUGE)  # divides squared distances
+    weight: float = number(0.2, ge=TINY, lt=1)  # of the neighbours in the probabilities
+
+
 class DecodeConfig(Section, section="decode"):
     """Search, for hypotheses of at most min(max_len, max_len_ratio * source tokens + 10) tokens."""
 
     search: Search = Beam()
+    neighbours: Neighbours = Neighbours()
     beam_size: int = number(5, ge=1, le=MOST_ROWS)
     # alpha of Wu et al. 2016, equation 14
     length_penalty: float = number(0.6, ge=0, le=MOST_PENALTY)

@@ -179,13 +179,13 @@ class TranslationTransformer(nn.Module):
             memory, scheme=self.scheme, beam_size=beam_size, max_len=max_len
         )
 
-    def decode_step(self, tokens: Tensor, state: Any) -> Tensor:
-        """The next token of every hypothesis, tokens [B,K] -> logits [B,K,V].
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """tokens [B,K], or the next T [B,K,T] -> hidden states [...,D]; the state grows as much."""
+        rows = tokens.reshape(tokens.shape[0] * tokens.shape[1], -1)
+        y, positions = self._embed(rows, "target", start=state.length)
+        hidden = cast(Any, self.decoder).step(y, state, scheme=self.scheme, positions=positions)
+        return hidden.view(*tokens.shape, -1)
 
-        Or the next T tokens, [B,K,T] -> [B,K,T,V]. The state grows by as many.
-        """
-        batch, beams = tokens.shape[:2]
-        y, positions = self._embed(tokens.reshape(batch * beams, -1), "target", start=state.length)
-        decoder = cast(Any, self.decoder)
-        hidden = decoder.step(y, state, scheme=self.scheme, positions=positions)
-        return self.project(hidden).view(*tokens.shape, -1)
+    def decode_step(self, tokens: Tensor, state: Any) -> Tensor:
+        """The next token of every hypothesis: as `step`, but logits [B,K,V], or [B,K,T,V]."""
+        return self.project(self.step(tokens, state))

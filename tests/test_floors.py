@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, run_script
 
 SCRIPTS = ("train", "inference", "test", "visualize", "serve", "export", "average", "tune")
-SCRIPTS += ("back_translate", "rerank")
+SCRIPTS += ("back_translate", "datastore", "rerank")
 # From the ground up. Names on one floor do not import each other; inside a name there is no circle.
 FLOORS = [
     ("utils",),

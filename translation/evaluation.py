@@ -19,6 +19,7 @@ from data.cache import load_split
 from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
+from models.decoding.neighbours import NearestNeighbours
 from models.transformer import TranslationTransformer
 from translation.loading import LoadedRun
 from translation.metrics import (
@@ -84,7 +85,8 @@ class EvaluationSet:
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
         precision = self.translator.searcher.precision
         precision = "" if precision == "float32" else f"_{precision}"
-        return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}{precision}"
+        near = "_neighbours" if decode.neighbours.datastore else ""
+        return f"{self.split.replace(os.sep, '_')}{part}_{search}{near}{several}{precision}"
 
     def identity(self) -> dict[str, Any]:
         """All that decides the translations, as plain values."""
@@ -284,9 +286,13 @@ def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) 
         {"checkpoint": each.checkpoint.name, "checkpoint_sha256": each.checksum}
         for each in loaded.members
     )
+    near, model = {}, translator.searcher.model
+    if isinstance(model, NearestNeighbours):
+        near = to_dict(loaded.config.decode.neighbours) | {"datastore": model.checksums}
     return {
         **first,
         **({"partners": partners} if partners else {}),
+        **({"neighbours": near} if near else {}),
         "search": _search_settings(loaded.config.decode, greedy),
         "precision": translator.searcher.precision,
     }

@@ -31,6 +31,19 @@ def _inputs(searcher: BatchSearch, sources: Ids, targets: Ids) -> tuple[Tensor, 
 
 @own_modes()
 @torch.inference_mode()
+def hidden_states(searcher: BatchSearch, sources: Ids, targets: Ids) -> Tensor:
+    """B pairs of ids -> the state before each target token, pair by pair, for `output_weight`."""
+    model = searcher.model
+    if model.training:  # model.eval() goes through all modules
+        model.eval()
+    src, tgt_in = _inputs(searcher, sources, targets)
+    lengths = torch.tensor(list(map(len, targets)))
+    flat = (torch.arange(tgt_in.shape[1]) < lengths[:, None]).flatten().nonzero()[:, 0]
+    return model(src, tgt_in, select=flat.to(searcher.device), project=False)
+
+
+@own_modes()
+@torch.inference_mode()
 @weights_fixed()
 def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[list[float]]:
     """B pairs of ids -> the log-probability of each target token after those before it.
@@ -38,23 +51,17 @@ def token_log_probs(searcher: BatchSearch, sources: Ids, targets: Ids) -> list[l
     In float32, or the model's type if that is more exact. Targets without tokens have none. Raises
     UserError where the model's output is not a number.
     """
-    model, device = searcher.model, searcher.device
-    if model.training:  # model.eval() goes through all modules
-        model.eval()
-    src, tgt_in = _inputs(searcher, sources, targets)
-    lengths = torch.tensor(list(map(len, targets)))
-    flat = (torch.arange(tgt_in.shape[1]) < lengths[:, None]).flatten().nonzero()[:, 0]
+    hidden = hidden_states(searcher, sources, targets)
     wanted = torch.tensor([i for target in targets for i in target], dtype=torch.long)
-    hidden = model(src, tgt_in, select=flat.to(device), project=False)
-    weight, parts = model.output_weight(), []
-    for rows, ids in zip(hidden.split(ROWS), wanted.to(device).split(ROWS)):
+    weight, parts = searcher.model.output_weight(), []
+    for rows, ids in zip(hidden.split(ROWS), wanted.to(hidden.device).split(ROWS)):
         logits = linear(rows, weight)
         exact = logits if logits.dtype == torch.float64 else logits.float()
         parts.append(exact.log_softmax(dim=-1).gather(-1, ids[:, None])[:, 0])
     found = torch.cat(parts).cpu()
     if found.isnan().any():
         raise not_a_number(str(weight.dtype).removeprefix("torch."))
-    return [each.tolist() for each in found.split(lengths.tolist())]
+    return [each.tolist() for each in found.split(list(map(len, targets)))]
 
 
 @own_modes()
@@ -68,8 +75,10 @@ def attention_weights(
     Raises UserError for models that do not show theirs: ensembles, and torch.nn.Transformer.
     """
     model = searcher.model
-    if isinstance(model, Ensemble):
+    if isinstance(model, Ensemble) and len(model.models) > 1:
         raise UserError("an ensemble has no one attention: give one model")
+    if isinstance(model, Ensemble):  # a model with neighbours
+        [model] = model.models
     if model.training:
         model.eval()
     tap = AttentionTap(kinds)

@@ -57,6 +57,8 @@ class LoadedRun:
         search that is neither a beam nor greedy.
         """
         decode = self.config.decode
+        if decode.neighbours.datastore:
+            raise UserError("decode.neighbours: CTranslate2 lacks it")
         if self.partners:
             raise UserError("CTranslate2 takes one model, not an ensemble")
         if not greedy and not isinstance(decode.search, Beam):

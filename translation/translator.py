@@ -16,8 +16,10 @@ import torch
 from configs.schema import DecodeConfig, Sampling, Search
 from configs.section import kinds
 from data.corpora.text import normalize_whitespace
+from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis as FoundIds, length_penalty
 from models.positional_encodings.base import Side
+from models.transformer import TranslationTransformer
 from tokenizer.base import BaseTokenizer
 from translation.alignment import ALL_HEADS, Alignment, HeadChoice, Pieces, WordAttention
 from translation.answers import (
@@ -29,6 +31,7 @@ from translation.answers import (
     Translated,
     Translation,
 )
+from translation.datastore import with_neighbours
 from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
@@ -110,7 +113,12 @@ class Translator:
 
         engine and workers: see BatchSearch.
         """
-        model = loaded.network(device)
+        if loaded.config.decode.neighbours.datastore:
+            if dtype.itemsize < 4:
+                raise UserError("decode.neighbours: distances are told apart in float32 alone")
+            model: TranslationTransformer | Ensemble = with_neighbours(loaded, device)
+        else:
+            model = loaded.network(device)
         if dtype != torch.float32:
             model = copy.deepcopy(model).to(dtype)
         searcher = BatchSearch(

@@ -1,0 +1,131 @@
+"""Datastores: what a model read it can say by heart; how they are made, used and refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from made_runs import Scripts, best_of, copy_run
+from safetensors.torch import load_file
+
+import datastore
+import inference
+import test as test_script
+from data.corpora.build import build_corpus
+from translation.evaluation import EvaluationSet
+from translation.loading import load_run
+from translation.translator import Translator
+from utils.files import sha256
+
+SPLIT = 40  # pairs of the tiny run's validation split
+BY_HEART = ("k=1", "weight=0.999")
+LONG = ("decode.max_len=99", "decode.max_len_ratio=9")
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_run(trained_run, tmp_path_factory.mktemp("datastores"))
+
+
+@pytest.fixture
+def make(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(datastore.main, capsys, monkeypatch)
+
+
+@pytest.fixture
+def translate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    return Scripts(inference.main, capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def store(run: Path) -> Path:
+    """Of the validation split, under the script's own name for it."""
+    datastore.main(["--model_path", str(run), "--split", "validation"])
+    [path] = (run / "datastores").iterdir()
+    return path
+
+
+def settings(*stores: Path) -> list[str]:
+    named = f"datastore={','.join(map(str, stores))}"
+    near = (f"decode.neighbours.{each}" for each in (named, *BY_HEART))
+    return [word for value in (*near, *LONG) for word in ("--set", value)]
+
+
+def test_a_text_that_was_read_is_said_by_heart(run: Path, store: Path) -> None:
+    """The model translates badly, but each state of a reference finds itself in the datastore."""
+    score = ["--model_path", str(run), "--split", "validation", "--search", "greedy"]
+    test_script.main([*score, *settings(store)])
+    results = run / "results"
+    found = (results / "validation_greedy_neighbours.hyp.txt").read_text("utf-8")
+    assert found == (results / "validation_greedy_neighbours.ref.txt").read_text("utf-8")
+    record = json.loads((results / "validation_greedy_neighbours_scores.json").read_text("utf-8"))
+    near = {"k": 1, "temperature": 10.0, "weight": 0.999, "datastore": [sha256(store)]}
+    assert record["neighbours"] == near
+    test_script.main(score)
+    plain = json.loads((results / "validation_greedy_scores.json").read_text("utf-8"))
+    assert plain["loss"] == record["loss"]  # of the model alone
+    assert plain["scores"]["sacrebleu"] < 50
+    assert "neighbours" not in plain
+
+
+def test_keys_are_the_states_before_the_tokens(run: Path, store: Path) -> None:
+    assert store.name == f"{best_of(run).stem}_validation.safetensors"
+    loaded = load_run(run)
+    translator = Translator.of(loaded, torch.device("cpu"))
+    pairs = EvaluationSet(loaded, translator, "validation", greedy=True, limit=None)
+    tensors = load_file(store)
+    assert len(pairs.ids) == SPLIT
+    assert tensors["values"].tolist() == pairs.ids.tgt_ids.tolist()
+    logits = loaded.model.project(tensors["keys"].float()).detach()
+    scores = translator.score(pairs.sources, pairs.references)
+    expected = [p for score in scores for p in score.log_probs]
+    found = logits.log_softmax(dim=-1).gather(1, tensors["values"].long()[:, None])[:, 0]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=0.02, rtol=0)
+
+
+def test_processes_and_prefixes_and_links_serve_neighbours_too(
+    run: Path, store: Path, translate: Scripts, tmp_path: Path
+) -> None:
+    corpus = build_corpus(load_run(run).config.data)
+    text = corpus.load("validation")
+    (tmp_path / "fr").write_text("".join(f"{line}\n" for line in text.src[:6]), "utf-8")
+    few = ["--model_path", run, "--src_file", tmp_path / "fr", *settings(store)]
+    few += ["--set", "decode.batch_size=2"]
+    alone = translate(*few)
+    assert alone.out.splitlines() == list(text.tgt[:6])
+    assert translate(*few, "--workers", "2", "--threads", "1").out == alone.out
+    one = ["--model_path", run, "--src_text", text.src[0], *settings(store)]
+    begun = text.tgt[0].split()[0]
+    assert translate(*one, "--prefix", begun, "--align").out.splitlines()[1] == text.tgt[0]
+
+
+def test_every_model_of_an_ensemble_has_its_own(run: Path, store: Path, translate: Scripts) -> None:
+    corpus = build_corpus(load_run(run).config.data)
+    text = corpus.load("validation")
+    one = ["--src_text", text.src[1]]
+    both = translate("--model_path", run, run, *one, *settings(store, store))
+    assert both.out.splitlines()[1] == text.tgt[1]
+    said = translate("--model_path", run, run, *one, *settings(store)).error()
+    assert said.startswith("decode.neighbours.datastore names 1 files for 2 models")
+
+
+def test_a_datastore_that_does_not_serve_is_refused(
+    run: Path, store: Path, translate: Scripts, tmp_path: Path
+) -> None:
+    one = ["--model_path", run, "--src_text", "Oui."]
+    said = translate(*one, *settings(tmp_path / "none")).error()
+    assert said.startswith(f"decode.neighbours.datastore: {tmp_path / 'none'}: FileNotFoundError")
+    (tmp_path / "cut").write_bytes(store.read_bytes()[:-9])
+    assert "SafetensorError" in translate(*one, *settings(tmp_path / "cut")).error()
+    other = copy_run(run, tmp_path / "other")
+    payload = torch.load(best_of(other), weights_only=True)
+    torch.save({**payload, "more": 1}, best_of(other))
+    said = translate("--model_path", other, *one[2:], *settings(store)).error()
+    assert said == (
+        f"{store} has the states of another checkpoint: make its own by datastore.py --model_path "
+        f"{best_of(other)}"
+    )
+    said = translate(*one, *settings(store), "--precision", "bf16").error()
+    assert said == "decode.neighbours: distances are told apart in float32 alone"
+    said = translate(*one, *settings(store), "--engine", "ctranslate2").error()
+    assert "decode.neighbours: CTranslate2 lacks it; use --engine torch" in said

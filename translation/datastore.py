@@ -1,0 +1,80 @@
+"""Datastores of a model's hidden states: made from a split, written, and read for a search."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from configs.serialize import to_dict
+from data.cache import TokenizedSplit
+from models.decoding.neighbours import Datastore, NearestNeighbours
+from translation.forcing import hidden_states
+from translation.loading import LoadedRun
+from translation.search import BatchSearch, in_batches
+from utils.errors import UserError, one_line
+from utils.files import sha256, write_bytes, write_errors
+
+PAIRS = 64  # read at once
+
+
+def make_datastore(
+    searcher: BatchSearch, pairs: TokenizedSplit, progress: Callable[[int], object]
+) -> dict[str, Tensor]:
+    """keys [N,D], in float16 to take half the room, and values [N] of all target tokens.
+
+    `progress` gets the number of pairs read. Raises UserError where a state is beyond float16.
+    """
+    rows = range(len(pairs))
+    sources, targets = ([side(i).tolist() for i in rows] for side in (pairs.src, pairs.tgt))
+    width = searcher.model.output.in_features
+
+    def states(batch: Sequence[int]) -> Sequence[Tensor]:
+        of_batch = [targets[i] for i in batch]
+        found = hidden_states(searcher, [sources[i] for i in batch], of_batch)
+        return found[:, :width].half().cpu().split(list(map(len, of_batch)))
+
+    sizes = [len(sources[i]) + len(targets[i]) for i in rows]
+    keys = torch.cat(in_batches(sizes, PAIRS, states, progress))
+    if not keys.isfinite().all():
+        raise UserError("a hidden state of this model is not a number, or too large for float16")
+    values = torch.tensor([i for target in targets for i in target], dtype=torch.int32)
+    return {"keys": keys, "values": values}
+
+
+def write_datastore(path: Path, tensors: dict[str, Tensor], checksum: str) -> None:
+    """Write it whole or not at all; `checksum` is the one of the model's checkpoint."""
+    with write_errors(path):
+        write_bytes(path, save(tensors, {"checkpoint_sha256": checksum}))
+
+
+def with_neighbours(loaded: LoadedRun, device: torch.device) -> NearestNeighbours:
+    """The models of a run and its partners, with the datastores of decode.neighbours.
+
+    Raises UserError for a datastore that is missing, damaged, or of another checkpoint.
+    """
+    config, members = loaded.config.decode.neighbours, loaded.members
+    if len(config.datastore) != len(members):
+        said = f"decode.neighbours.datastore names {len(config.datastore)} files for "
+        raise UserError(f"{said}{len(members)} models: give one for each, in their order")
+    stores = [_read(Path(os.path.expanduser(p)), m) for p, m in zip(config.datastore, members)]
+    how: dict[str, Any] = to_dict(config)
+    del how["datastore"]
+    return NearestNeighbours([member.model for member in members], stores, **how).to(device)
+
+
+def _read(path: Path, loaded: LoadedRun) -> Datastore:
+    try:
+        with safe_open(path, "pt") as file:
+            made_for = (file.metadata() or {}).get("checkpoint_sha256")
+            keys, values = file.get_tensor("keys"), file.get_tensor("values")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"decode.neighbours.datastore: {path}: {one_line(error)}") from error
+    if made_for != loaded.checksum:
+        make = f"make its own by datastore.py --model_path {loaded.checkpoint}"
+        raise UserError(f"{path} has the states of another checkpoint: {make}")
+    return Datastore(keys.float(), values.long(), sha256(path))
