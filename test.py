@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.load import add_set_argument
-from configs.schema import Config
+from configs.schema import NO_NEIGHBOURS, Config
 from translation.arguments import (
     ENSEMBLE,
     add_align_argument,
@@ -120,9 +120,10 @@ def main(argv: list[str] | None = None) -> None:
         """Another run on the same text with the same search; its lengths stay its own."""
         ours = config.data
         require_same_languages(ours, other.data, path)
+        decode = replace(config.decode, neighbours=NO_NEIGHBOURS)  # they are of ours
         names = "corpus", "clean", "src_lang", "tgt_lang", "eval_long", "cache_dir"
         data = replace(other.data, **{name: getattr(ours, name) for name in names})
-        return replace(other, data=data, evaluate=config.evaluate, decode=config.decode)
+        return replace(other, data=data, evaluate=config.evaluate, decode=decode)
 
     others = [  # whose translations may be there already
         load_from_arguments(args, partial(like_a, path), path=path, at_once=False)

@@ -513,11 +513,14 @@ class Neighbours(Section, section="decode.neighbours"):
     weight: float = number(0.2, ge=TINY, lt=1)  # of the neighbours in the probabilities
 
 
+NO_NEIGHBOURS = Neighbours()
+
+
 class DecodeConfig(Section, section="decode"):
     """Search, for hypotheses of at most min(max_len, max_len_ratio * source tokens + 10) tokens."""
 
     search: Search = Beam()
-    neighbours: Neighbours = Neighbours()
+    neighbours: Neighbours = NO_NEIGHBOURS
     beam_size: int = number(5, ge=1, le=MOST_ROWS)
     # alpha of Wu et al. 2016, equation 14
     length_penalty: float = number(0.6, ge=0, le=MOST_PENALTY)
@@ -538,6 +541,8 @@ class DecodeConfig(Section, section="decode"):
     def _check(self) -> None:
         if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
             self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")
+        if not self.neighbours.datastore and self.neighbours != NO_NEIGHBOURS:
+            self._fail("neighbours.datastore", "other settings of neighbours need one")
         if isinstance(self.search, DiverseBeam) and self.beam_size % (self.search.groups or 1):
             self._fail("search.groups", f"must divide decode.beam_size = {self.beam_size}")
         width = "n_best" if isinstance(self.search, Sampling) else "beam_size"

@@ -36,7 +36,7 @@ from typing import Any
 
 from checkpoints.run import DamagedError, Run
 from configs.load import read_config_json, write_config_json
-from configs.schema import OF_BLEU, Config, Neighbours
+from configs.schema import NO_NEIGHBOURS, OF_BLEU, Config
 from configs.serialize import leaves, to_dict
 from translation.settings import search_name
 from utils.cli import cores, signals_to
@@ -54,7 +54,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("model", "gated", False), ("model", "layer_norm", "standard")),
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
-    *(("tokenizer", "symbols", []), ("decode", "neighbours", to_dict(Neighbours()))),
+    *(("tokenizer", "symbols", []), ("decode", "neighbours", to_dict(NO_NEIGHBOURS))),
 )
 BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known

@@ -244,6 +244,9 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
 
     Makes the new folder. UserError: nothing to start from, or `config` does not continue the run.
     """
+    if config.decode.neighbours.datastore:
+        which = f"decode.neighbours.datastore = {config.decode.neighbours.datastore}"
+        raise UserError(f"{which} belongs to a trained model: leave it out of a training")
     if resume is not None:
         checkpoint, run, payload, damaged = find_checkpoint(resume)
         if damaged:

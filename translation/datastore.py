@@ -1,5 +1,6 @@
 """Datastores of a model's hidden states: made from a split, written, and read for a search."""
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from translation.forcing import hidden_states
 from translation.loading import LoadedRun
 from translation.search import BatchSearch, in_batches
 from utils.errors import UserError, one_line
-from utils.files import sha256, write_bytes, write_errors
+from utils.files import write_bytes
 
 PAIRS = 64  # read at once
 
@@ -29,27 +30,23 @@ def make_datastore(
 
     `progress` gets the number of pairs read. Raises UserError where a state is beyond float16.
     """
-    rows = range(len(pairs))
-    sources, targets = ([side(i).tolist() for i in rows] for side in (pairs.src, pairs.tgt))
     width = searcher.model.output.in_features
 
     def states(batch: Sequence[int]) -> Sequence[Tensor]:
-        of_batch = [targets[i] for i in batch]
-        found = hidden_states(searcher, [sources[i] for i in batch], of_batch)
-        return found[:, :width].half().cpu().split(list(map(len, of_batch)))
+        sources, targets = ([side(i).tolist() for i in batch] for side in (pairs.src, pairs.tgt))
+        found = hidden_states(searcher, sources, targets)[:, :width]
+        return found.half().cpu().split(list(map(len, targets)))
 
-    sizes = [len(sources[i]) + len(targets[i]) for i in rows]
+    sizes = (pairs.src_lengths + pairs.tgt_lengths).tolist()
     keys = torch.cat(in_batches(sizes, PAIRS, states, progress))
     if not keys.isfinite().all():
         raise UserError("a hidden state of this model is not a number, or too large for float16")
-    values = torch.tensor([i for target in targets for i in target], dtype=torch.int32)
-    return {"keys": keys, "values": values}
+    return {"keys": keys, "values": torch.tensor(pairs.tgt_ids[: len(keys)])}
 
 
 def write_datastore(path: Path, tensors: dict[str, Tensor], checksum: str) -> None:
     """Write it whole or not at all; `checksum` is the one of the model's checkpoint."""
-    with write_errors(path):
-        write_bytes(path, save(tensors, {"checkpoint_sha256": checksum}))
+    write_bytes(path, save(tensors, {"checkpoint_sha256": checksum}))
 
 
 def with_neighbours(loaded: LoadedRun, device: torch.device) -> NearestNeighbours:
@@ -69,12 +66,14 @@ def with_neighbours(loaded: LoadedRun, device: torch.device) -> NearestNeighbour
 
 def _read(path: Path, loaded: LoadedRun) -> Datastore:
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with safe_open(path, "pt") as file:
             made_for = (file.metadata() or {}).get("checkpoint_sha256")
-            keys, values = file.get_tensor("keys"), file.get_tensor("values")
+            keys, values = file.get_tensor("keys").float(), file.get_tensor("values").long()
     except (OSError, SafetensorError) as error:
         raise UserError(f"decode.neighbours.datastore: {path}: {one_line(error)}") from error
     if made_for != loaded.checksum:
         make = f"make its own by datastore.py --model_path {loaded.checkpoint}"
         raise UserError(f"{path} has the states of another checkpoint: {make}")
-    return Datastore(keys.float(), values.long(), sha256(path))
+    return Datastore(keys, values)

@@ -15,11 +15,10 @@ import torch
 from configs.schema import DecodeConfig, Sampling
 from configs.serialize import to_dict
 from data.batching import make_eval_loader
-from data.cache import load_split
+from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
 from data.corpora.text import normalize_whitespace
-from models.decoding.neighbours import NearestNeighbours
 from models.transformer import TranslationTransformer
 from translation.loading import LoadedRun
 from translation.metrics import (
@@ -32,7 +31,7 @@ from translation.metrics import (
 from translation.settings import search_name
 from translation.translator import Translator
 from utils.errors import UserError
-from utils.files import crc32, write_text
+from utils.files import crc32, sha256, write_text
 from utils.machine import provenance
 from utils.progress import Bar
 
@@ -55,6 +54,14 @@ def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
     return (wanted,)
 
 
+def first_pairs(ids: TokenizedSplit, limit: int | None) -> TokenizedSplit:
+    """The first `limit` pairs; None: all."""
+    if limit is None:
+        return ids
+    src, tgt = ids.src_offsets[: limit + 1], ids.tgt_offsets[: limit + 1]
+    return replace(ids, src_offsets=src, tgt_offsets=tgt, kept=ids.kept[:limit])
+
+
 class EvaluationSet:
     """The pairs of a split (the first `limit` of them) as one run reads and translates them."""
 
@@ -63,9 +70,7 @@ class EvaluationSet:
     ) -> None:
         data = loaded.config.data
         text, ids = load_split(data, build_corpus(data), split, loaded.tokenizer, training=False)
-        if limit is not None:
-            src, tgt = ids.src_offsets[: limit + 1], ids.tgt_offsets[: limit + 1]
-            ids = replace(ids, src_offsets=src, tgt_offsets=tgt, kept=ids.kept[:limit])
+        ids = first_pairs(ids, limit)
         self.loaded, self.translator = loaded, translator
         self.split, self.greedy, self.limit = split, greedy, limit
         self.text, self.ids = text, ids
@@ -286,13 +291,12 @@ def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) 
         {"checkpoint": each.checkpoint.name, "checkpoint_sha256": each.checksum}
         for each in loaded.members
     )
-    near, model = {}, translator.searcher.model
-    if isinstance(model, NearestNeighbours):
-        near = to_dict(loaded.config.decode.neighbours) | {"datastore": model.checksums}
+    near = loaded.config.decode.neighbours
+    files = [sha256(Path(os.path.expanduser(path))) for path in near.datastore]
     return {
         **first,
         **({"partners": partners} if partners else {}),
-        **({"neighbours": near} if near else {}),
+        **({"neighbours": to_dict(near) | {"datastore": files}} if files else {}),
         "search": _search_settings(loaded.config.decode, greedy),
         "precision": translator.searcher.precision,
     }

@@ -115,7 +115,7 @@ class Translator:
         """
         if loaded.config.decode.neighbours.datastore:
             if dtype.itemsize < 4:
-                raise UserError("decode.neighbours: distances are told apart in float32 alone")
+                raise UserError("decode.neighbours needs float32: leave --precision out")
             model: TranslationTransformer | Ensemble = with_neighbours(loaded, device)
         else:
             model = loaded.network(device)

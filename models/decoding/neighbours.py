@@ -15,21 +15,17 @@ AT_ONCE = 1 << 25  # distances held at a time: 128 MiB in float32
 
 
 class Datastore(nn.Module):
-    """The hidden state before each target token of a text, keys [N,D], and the tokens, [N].
-
-    `checksum` stands for the file that it was read from.
-    """
+    """The hidden state before each target token of a text, keys [N,D], and the tokens, [N]."""
 
     keys: Tensor
     values: Tensor
     half_squares: Tensor
 
-    def __init__(self, keys: Tensor, values: Tensor, checksum: str = "") -> None:
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
-        self.checksum = checksum
         self.register_buffer("keys", keys)
         self.register_buffer("values", values)
-        self.register_buffer("half_squares", keys.square().sum(dim=-1) / 2)
+        self.register_buffer("half_squares", torch.linalg.vecdot(keys, keys) / 2)
 
     def nearest(self, hidden: Tensor, *, k: int, temperature: float) -> tuple[Tensor, Tensor]:
         """hidden [R,D] -> tokens of the k nearest keys, and their probabilities, [R,k] each.
@@ -67,10 +63,6 @@ class NearestNeighbours(Ensemble):
         super().__init__(models)
         self.stores = nn.ModuleList(stores)
         self.k, self.temperature, self.weight = k, temperature, weight
-
-    @property
-    def checksums(self) -> list[str]:
-        return [cast(Datastore, store).checksum for store in self.stores]
 
     def decode_step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """tokens [B,K] -> the log-probabilities of the mixture, [B,K,V]."""

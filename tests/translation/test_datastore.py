@@ -1,16 +1,20 @@
 """Datastores: what a model read it can say by heart; how they are made, used and refused."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import tiny_args
 from made_runs import Scripts, best_of, copy_run
 from safetensors.torch import load_file
 
 import datastore
 import inference
 import test as test_script
+import train as train_script
 from data.corpora.build import build_corpus
 from translation.evaluation import EvaluationSet
 from translation.loading import load_run
@@ -54,7 +58,7 @@ def settings(*stores: Path) -> list[str]:
 def test_a_text_that_was_read_is_said_by_heart(run: Path, store: Path) -> None:
     """The model translates badly, but each state of a reference finds itself in the datastore."""
     score = ["--model_path", str(run), "--split", "validation", "--search", "greedy"]
-    test_script.main([*score, *settings(store)])
+    test_script.main([*score, *settings(store), "--compare", str(run)])  # without neighbours
     results = run / "results"
     found = (results / "validation_greedy_neighbours.hyp.txt").read_text("utf-8")
     assert found == (results / "validation_greedy_neighbours.ref.txt").read_text("utf-8")
@@ -69,8 +73,9 @@ def test_a_text_that_was_read_is_said_by_heart(run: Path, store: Path) -> None:
 
 
 def test_keys_are_the_states_before_the_tokens(run: Path, store: Path) -> None:
-    assert store.name == f"{best_of(run).stem}_validation.safetensors"
     loaded = load_run(run)
+    text = build_corpus(loaded.config.data).load("validation").fingerprint()[:8]
+    assert store.name == f"{best_of(run).stem}_validation_{text}.safetensors"
     translator = Translator.of(loaded, torch.device("cpu"))
     pairs = EvaluationSet(loaded, translator, "validation", greedy=True, limit=None)
     tensors = load_file(store)
@@ -115,6 +120,8 @@ def test_a_datastore_that_does_not_serve_is_refused(
     one = ["--model_path", run, "--src_text", "Oui."]
     said = translate(*one, *settings(tmp_path / "none")).error()
     assert said.startswith(f"decode.neighbours.datastore: {tmp_path / 'none'}: FileNotFoundError")
+    said = translate(*one, *settings(tmp_path)).error()
+    assert said.endswith(f"{tmp_path}: IsADirectoryError: [Errno 21] Is a directory")
     (tmp_path / "cut").write_bytes(store.read_bytes()[:-9])
     assert "SafetensorError" in translate(*one, *settings(tmp_path / "cut")).error()
     other = copy_run(run, tmp_path / "other")
@@ -126,6 +133,45 @@ def test_a_datastore_that_does_not_serve_is_refused(
         f"{best_of(other)}"
     )
     said = translate(*one, *settings(store), "--precision", "bf16").error()
-    assert said == "decode.neighbours: distances are told apart in float32 alone"
+    assert said == "decode.neighbours needs float32: leave --precision out"
     said = translate(*one, *settings(store), "--engine", "ctranslate2").error()
     assert "decode.neighbours: CTranslate2 lacks it; use --engine torch" in said
+    said = translate(*one, "--set", "decode.neighbours.k=3").error()
+    assert said.endswith("datastore = (): other settings of neighbours need one")
+
+
+def test_the_pairs_of_a_datastore_are_those_that_training_takes(
+    run: Path, make: Scripts, tmp_path: Path
+) -> None:
+    for lang, word in (("fr", "oui"), ("en", "yes")):
+        lines = f"{word} .", " ".join([word] * 99), "", f"{word} {word} ."
+        (tmp_path / f"holes.{lang}").write_text("\n".join([*lines, ""]), "utf-8")
+    corpus = "corpus=files", f"corpus.root={tmp_path}", "corpus.test=holes", "max_len=50"
+    out = tmp_path / "new folder" / "st"
+    args = ["--model_path", run, "--split", "holes", "--output", out]
+    args += [word for text in corpus for word in ("--set", f"data.{text}")]
+    two = make(*args).out.splitlines()
+    assert two[0].endswith(f" target tokens of 2 pairs, written: {out}")
+    assert two[1] == f"use it with --set 'decode.neighbours.datastore={out}'"
+    first = load_file(out)
+    assert len(first["keys"]) == len(first["values"])
+    assert make(*args, "--limit", "1").code == 0
+    one = load_file(out)
+    n = len(one["values"])
+    assert torch.equal(one["values"], first["values"][:n])
+    torch.testing.assert_close(one["keys"], first["keys"][:n], atol=1e-2, rtol=0)
+    args[5] = tmp_path
+    assert make(*args).error() == f"cannot write {tmp_path}: Is a directory; give another name"
+    os.mkfifo(pipe := tmp_path / "pipe")
+    args[5] = pipe
+    assert make(*args).error() == f"--output {pipe} is no file: give another name"
+    args[5] = tmp_path / "a,b"
+    said = make(*args).error()
+    assert said.endswith("a,b has a comma, which parts names: give another name")
+
+
+def test_a_training_names_no_datastore(tmp_path: Path, in_process: Any) -> None:
+    train = in_process(train_script.main)
+    said = train(*tiny_args(tmp_path, "decode.neighbours.datastore=x")).error()
+    assert said.endswith("belongs to a trained model: leave it out of a training")
+    assert not list((tmp_path / "runs").glob("*"))
