@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from models.decoding.ensemble import Ensemble, EnsembleState
 from models.decoding.hypothesis import best_tokens
+from models.products import affine
 from models.transformer import TranslationTransformer
 
-AT_ONCE = 1 << 25  # distances held at a time: 128 MiB in float32
+FEWEST = 1 << 15  # keys multiplied at once
+AT_ONCE = 1 << 22  # distances held at a time, if these keys allow it
 
 
 class Datastore(nn.Module):
@@ -32,14 +34,19 @@ class Datastore(nn.Module):
 
         A neighbour at the Euclidean distance d has exp(-d^2 / temperature), normalised over the k.
         """
-        tokens, shares = [], []
-        for rows in hidden.split(max(1, AT_ONCE // len(self.values))):
+        n = max(FEWEST, AT_ONCE // len(hidden))
+        nearest, places = [], []
+        for start in range(0, len(self.keys), n):
+            keys, half_squares = (
+                each[start : start + n] for each in (self.keys, self.half_squares)
+            )
             # -d^2 / 2, but for the row's own square, which falls out of the softmax.
-            near = torch.addmm(self.half_squares, rows, self.keys.T, beta=-1)
-            best, places = best_tokens(near, min(k, len(self.values)))
-            tokens.append(self.values[places])
-            shares.append((best * (2 / temperature)).softmax(dim=-1))
-        return torch.cat(tokens), torch.cat(shares)
+            best, at = best_tokens(affine(hidden, keys, -half_squares), min(k, len(keys)))
+            nearest.append(best)
+            places.append(at + start)
+        best, which = torch.cat(nearest, dim=-1).topk(min(k, len(self.keys)), dim=-1)
+        tokens = self.values[torch.cat(places, dim=-1).gather(-1, which)]
+        return tokens, (best * (2 / temperature)).softmax(dim=-1)
 
 
 class NearestNeighbours(Ensemble):

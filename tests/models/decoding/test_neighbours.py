@@ -56,7 +56,7 @@ def test_the_search_sees_the_mixture(names: list[str]) -> None:
     for sentence, hypotheses in zip(src, found):
         expected = naive_search(mixed(models, stores), sentence, size=1, limit=9)
         assert_alike(hypotheses, expected)
-    with mock.patch.object(neighbours, "AT_ONCE", 31):  # a row at a time
+    with mock.patch.multiple(neighbours, FEWEST=4, AT_ONCE=1):  # a few keys at a time
         for hypotheses, again in zip(found, greedy_search(model, src, LIMITS)):
             assert_alike(again, hypotheses)
 
