@@ -510,7 +510,7 @@ class Neighbours(Section, section="decode.neighbours"):
     datastore: tuple[str, ...] = ()  # files of datastore.py, one for each model; (): none
     k: int = count(16)
     temperature: float = number(10.0, ge=TINY, le=HUGE)  # divides squared distances
-    weight: float = number(0.2, ge=TINY, lt=1)  # of the neighbours in the probabilities
+    weight: float = number(0.5, ge=TINY, lt=1)  # of the neighbours in the probabilities
 
 
 NO_NEIGHBOURS = Neighbours()
