@@ -55,10 +55,13 @@ def settings(*stores: Path) -> list[str]:
     return [word for value in (*near, *LONG) for word in ("--set", value)]
 
 
-def test_a_text_that_was_read_is_said_by_heart(run: Path, store: Path) -> None:
+def test_a_text_that_was_read_is_said_by_heart(
+    run: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The model translates badly, but each state of a reference finds itself in the datastore."""
     score = ["--model_path", str(run), "--split", "validation", "--search", "greedy"]
     test_script.main([*score, *settings(store), "--compare", str(run)])  # without neighbours
+    assert " 0.03: second minus first -99.97, " in capsys.readouterr().out.splitlines()[-1]
     results = run / "results"
     found = (results / "validation_greedy_neighbours.hyp.txt").read_text("utf-8")
     assert found == (results / "validation_greedy_neighbours.ref.txt").read_text("utf-8")
