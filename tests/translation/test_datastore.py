@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import tiny_args
 from made_runs import Scripts, best_of, copy_run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import datastore
 import inference
@@ -127,6 +127,9 @@ def test_a_datastore_that_does_not_serve_is_refused(
     assert said.endswith(f"{tmp_path}: IsADirectoryError: [Errno 21] Is a directory")
     (tmp_path / "cut").write_bytes(store.read_bytes()[:-9])
     assert "SafetensorError" in translate(*one, *settings(tmp_path / "cut")).error()
+    save_file(load_file(store), tmp_path / "elsewhere")
+    said = translate(*one, *settings(tmp_path / "elsewhere")).error()
+    assert said.startswith(f"{tmp_path / 'elsewhere'} has the states of another checkpoint")
     other = copy_run(run, tmp_path / "other")
     payload = torch.load(best_of(other), weights_only=True)
     torch.save({**payload, "more": 1}, best_of(other))
@@ -171,6 +174,18 @@ def test_the_pairs_of_a_datastore_are_those_that_training_takes(
     args[5] = tmp_path / "a,b"
     said = make(*args).error()
     assert said.endswith("a,b has a comma, which parts names: give another name")
+    assert "_train_first2_" in make("--model_path", run, "--limit", "2").out
+
+
+def test_states_that_its_numbers_do_not_hold_are_refused(
+    run: Path, make: Scripts, tmp_path: Path
+) -> None:
+    other = copy_run(run, tmp_path)
+    payload = torch.load(best_of(other), weights_only=True)
+    payload["model"]["decoder.norm.weight"].mul_(1e6)
+    torch.save(payload, best_of(other))
+    said = make("--model_path", other, "--limit", "2").error()
+    assert said == "a hidden state of this model is not a number, or too large for float16"
 
 
 def test_a_training_names_no_datastore(tmp_path: Path, in_process: Any) -> None:
