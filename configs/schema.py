@@ -520,7 +520,6 @@ class DecodeConfig(Section, section="decode"):
     """Search, for hypotheses of at most min(max_len, max_len_ratio * source tokens + 10) tokens."""
 
     search: Search = Beam()
-    neighbours: Neighbours = NO_NEIGHBOURS
     beam_size: int = number(5, ge=1, le=MOST_ROWS)
     # alpha of Wu et al. 2016, equation 14
     length_penalty: float = number(0.6, ge=0, le=MOST_PENALTY)
@@ -528,6 +527,7 @@ class DecodeConfig(Section, section="decode"):
     max_len_ratio: float = number(2.0, ge=TINY, lt=1000)
     n_best: int = number(5, ge=1, le=MOST_ROWS)
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best
+    neighbours: Neighbours = NO_NEIGHBOURS
     batch_size: int | None = count(None)  # sentences; None: 256 on CUDA, else 32
 
     def batch_on(self, device: str) -> int:
