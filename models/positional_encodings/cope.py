@@ -4,8 +4,9 @@
     p_ij = sum_{l=j..i} g_il, at most n_positions - 1
     logits_ij = q_i . k_j / sqrt(Dh) + q_i . e[p_ij], linear between the whole numbers next to p_ij
 
-q.e is added undivided, as in the paper's listing; some programs divide it by sqrt(Dh) too. Causal:
-a gate of a later token must not count, or the past would depend on the future.
+q.e is added undivided, as in the paper's listing; the authors' program divides it by sqrt(Dh) too,
+unless told otherwise. Causal: a gate of a later token must not count, or the past would depend on
+the future.
 """
 
 import torch

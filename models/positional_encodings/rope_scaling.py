@@ -36,9 +36,9 @@ def dynamic_ntk_frequencies(
 ) -> Tensor:
     """NTK-aware scaling with a base b (s l/L - (s - 1))^(D/(D-2)), l = max(length, L).
 
-    (Public code, after emozilla.) Exactly theta for length <= L; with length = 2L, say, those of
-    `ntk_frequencies` with factor s + 1. length: an int, or integers of any shape [...] on theta's
-    device -> [...,D/2].
+    (Public code, after emozilla; Peng et al., section 3.3, have l/L, which is s = 1.) Exactly theta
+    for length <= L; with length = 2L, say, those of `ntk_frequencies` with factor s + 1. length: an
+    int, or integers of any shape [...] on theta's device -> [...,D/2].
     """
     past = (torch.as_tensor(length, device=theta.device) - trained_length).clamp(min=0)
     # s l/L - (s - 1), in a form that is exactly 1 up to the trained length

@@ -4,8 +4,8 @@
 
 with W of low rank and theta of RoPE. The angle between a query at i and a key at j is theta times
 the sum of the steps of tokens j+1 .. i. If all tokens take the same steps b, this is RoPE with
-frequencies theta * b. Left out is what the authors' code puts before the sum: a convolution over
-four tokens, normalised inputs, optionally an activation and a gate.
+frequencies theta * b; in the authors' code b is an option, off by default. Left out is what it puts
+before the sum: a convolution over four tokens, normalised inputs, optionally an activation, a gate.
 """
 
 import torch
