@@ -27,6 +27,7 @@ Written into --output_dir:
 
 import itertools
 import random
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -314,11 +315,19 @@ class Halving(Experiment):
                 "parameters": means("parameters", ",.0f"),
                 "tokens/s": means("tokens_per_second", ",.0f"),
                 "minutes": means("train_minutes", ".1f"),
-                "goes on": lambda rows: "yes" if rows[0]["recipe"] in going else NOTHING,
+                f"goes on{self._so_far([self.stages[number - 1]])}": lambda rows: (
+                    "yes" if rows[0]["recipe"] in going else NOTHING
+                ),
             },
             {name: row["reason"] for name, row in of_name.items() if row["status"] == "failed"},
         )
         return f"{head}{first['seed']}\n\n{table}{not_run(rows, self.noun)}"
+
+    def _so_far(self, stages: Sequence[Sequence[Trial]]) -> str:
+        """What is said of a choice while trials of `stages` have neither ended nor failed."""
+        trials = itertools.chain(*stages)
+        settled = all(each in self.done or each.title in self.failures for each in trials)
+        return "" if settled else " so far"
 
     def _winner(self, rows: Rows) -> str:
         """A line for each seed, and their mean."""
@@ -327,8 +336,9 @@ class Halving(Experiment):
         stated = dict(map(parse_override, changes))
         fixed = ("max_steps", "max_tokens", "max_epochs", "keep_regular", "checkpoint_every_epochs")
         stated |= {f"train.{key}": str(getattr(winner.config.train, key)) for key in fixed}
-        settings = [f"--set {k}={text}" for k, text in stated.items() if not k.endswith(PATHS)]
-        settings = [f"--position {position}"] * bool(position) + settings
+        settings = ["--position", str(position)] if position else []
+        for key, value in stated.items():
+            settings += [] if key.endswith(PATHS) else ["--set", f"{key}={value}"]
         last = winner.average
         few = "all if there are fewer"
         scored = f"the last {last} checkpoints averaged, {few}" if last else "the best checkpoint"
@@ -345,9 +355,9 @@ class Halving(Experiment):
             f"Seed {row['seed']} {row['status']}. " for row in rows if row["status"] != "done"
         ]
         return (
-            f"## The winner: {rows[0]['recipe']}\n\n{table}\n{''.join(failed)}sacreBLEU; "
-            f"{SPREAD}. Seed {rows[0]['seed']} is that of the rounds. "
-            f"The recipe, {scored}: `{' '.join(settings)}`\n"
+            f"## The winner{self._so_far(self.stages[:-1])}: {rows[0]['recipe']}\n\n{table}\n"
+            f"{''.join(failed)}sacreBLEU; {SPREAD}. Seed {rows[0]['seed']} is that of the rounds. "
+            f"The recipe, {scored}: `{shlex.join(settings)}`\n"
         )
 
 

@@ -124,7 +124,8 @@ def short_pairs(text: ParallelText, max_words: int) -> ParallelText:
 def write_short_corpus(config: Config, max_words: int, folder: Path) -> ParallelFiles:
     """Line-parallel files under `folder`: short training and validation pairs, whole test splits.
 
-    The name of their folder has a hash of the text, so that other text never passes for it. Raises
+    The name of their folder has a hash of the text, so that other text never passes for it. A test
+    split that lies elsewhere, or has the name of another file, is `test_` and its number. Raises
     UserError where no short pair is left.
     """
     corpus = build_corpus(config.data)
@@ -133,7 +134,11 @@ def write_short_corpus(config: Config, max_words: int, folder: Path) -> Parallel
         texts[stem] = short_pairs(corpus.load(name), max_words)
         if not len(texts[stem]):
             raise UserError(f"--max_words {max_words}: no pair of {name} is so short")
-    tests = [f"test_{i}" if name in texts else name for i, name in enumerate(corpus.test)]
+    elsewhere = [Path(name).is_absolute() or ".." in Path(name).parts for name in corpus.test]
+    tests = [
+        f"test_{i}" if name in texts or away else name
+        for i, (name, away) in enumerate(zip(corpus.test, elsewhere))
+    ]
     texts.update(zip(tests, map(corpus.load, corpus.test)))
     prints = "".join(f"{stem} {text.fingerprint()} " for stem, text in texts.items())
     digest = hashlib.sha256(prints.encode()).hexdigest()[:8]

@@ -279,7 +279,8 @@ class Runner:
                 futures = {pool.submit(self._do, trial): trial for trial in waiting}
                 for future in as_completed(futures):
                     future.result()
-                    self.ended(futures[future])
+                    with contextlib.suppress(Failed):  # damaged: told once the others have ended
+                        self.ended(futures[future])
             except BaseException:
                 if not self.signals:
                     self._stop(signal.SIGTERM)

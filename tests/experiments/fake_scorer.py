@@ -46,6 +46,7 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.get("t
     src, tgt = sides(split)
     search, mbr = arguments["--search"], config["decode"]["mbr"]
     name = f"{split}_{search}" + (f"_mbr_{mbr}" if mbr and search != "greedy" else "")
+    name += "_neighbours" * bool(config["decode"]["neighbours"]["datastore"])
     found = ["nothing of the kind"] * spoilt + tgt[spoilt:]
     for suffix, lines in (("src", src), ("ref", tgt), ("hyp", found)):
         path = run / "results" / f"{name}.{suffix}.txt"

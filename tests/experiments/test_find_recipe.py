@@ -95,14 +95,28 @@ def test_a_round_that_was_cut_short_goes_on_and_nobody_is_chosen_before(stand_in
     status = [(row["round"], row["status"]) for row in stand_in.table("recipe.csv")]
     assert status == [("1", "done"), ("1", "failed"), ("1", "done"), ("1", "done")]
     assert f"| {FOUR[1]} | failed: ended by SIGKILL" in stand_in.text("recipe.md")
+    assert find(stand_in, "--report_only", "--skip_failed") == 0
+    assert " | goes on so far |" in stand_in.text("recipe.md")
     stand_in.fates()
     assert find(stand_in) == 0
     assert stand_in.calls() == [f"resume {FOUR[1]}", f"test {FOUR[1]}", *ROUND_2, *LAST]
+    shutil.rmtree(stand_in.output / "runs")
+    store = stand_in.output / "recipe.jsonl"
+    lines = store.read_text("utf-8").splitlines(keepends=True)
+    store.write_text("".join(line for line in lines if f"runs/{FOUR[1]}_seed" not in line), "utf-8")
+    assert find(stand_in, "--report_only", "--skip_failed") == 0
+    text = stand_in.text("recipe.md")
+    assert f"\n## The winner so far: {WINNER}\n" in text
+    assert text.count(" | goes on so far |") == 2
 
 
 def test_what_failed_may_be_left_behind(stand_in: StandIn) -> None:
     stand_in.fates(**{FOUR[1]: "error"})
-    assert find(stand_in, "--skip_failed") == 1
+    assert find(stand_in, "--skip_failed", "--set", "evaluate.length_buckets=[2, 3]") == 1
+    text = stand_in.text("recipe.md")
+    assert f"## The winner: {WINNER}\n" in text
+    assert text.count(" | goes on |") == 2
+    assert " --set 'evaluate.length_buckets=[2, 3]' --set " in text
     rows = stand_in.table("recipe.csv")
     assert [row["recipe"] for row in rows if row["round"] == "2"] == [WINNER, FOUR[0]]
     assert [row["recipe"] for row in rows if row["round"] == "winner"] == [WINNER]

@@ -1,6 +1,7 @@
 """The extrapolation in length: the sentences of training, RoPE scaled at test, what is written."""
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from toy_runs import toy_config
 
 from configs.load import load_config, read_config_json
 from configs.positions import YarnScaling
+from configs.serialize import apply_overrides
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
 from experiments import length_extrapolation
@@ -43,6 +45,19 @@ def test_training_files_hold_no_longer_sentences_and_test_files_all(tmp_path: Pa
     assert corpus.load("test") == before["test"]
     other = length_extrapolation.write_short_corpus(config, 8, tmp_path / "out")
     assert other.root != short.root
+    text, copy = tmp_path / "text", tmp_path / "elsewhere/a"
+    copy.parent.mkdir()
+    for language in ("fr", "en"):
+        lines = Path(f"{config.data.corpus.root}/test.{language}").read_text("utf-8")
+        Path(f"{copy}.{language}").write_text(f" \n{lines}", "utf-8")
+    names = str(copy), os.path.relpath(copy, config.data.corpus.root)
+    config = apply_overrides(config, [f"data.corpus.test={','.join(names)}"])
+    kept = {path: path.read_bytes() for path in copy.parent.iterdir()}
+    away = length_extrapolation.write_short_corpus(config, 6, tmp_path / "out")
+    assert away.test == ("test_0", "test_1")
+    corpus = build_corpus(dataclasses.replace(config.data, corpus=away))
+    assert corpus.load("test_1") == before["test"]
+    assert {path: path.read_bytes() for path in copy.parent.iterdir()} == kept
     one_side = ParallelText(["a b", "a b c", "a b"], ["a b", "a", "a b c"])
     assert length_extrapolation.short_pairs(one_side, 2) == ParallelText(["a b"], ["a b"])
 

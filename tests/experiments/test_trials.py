@@ -19,7 +19,8 @@ from checkpoints.run import DamagedError, Run
 from configs.schema import Config
 from configs.serialize import apply_overrides, from_dict, leaves
 from experiments import comparison, trials
-from experiments.trials import Trial, as_before, reason, training_digest
+from experiments.store import Record
+from experiments.trials import Failed, Trial, as_before, reason, training_digest
 from utils.errors import UserError
 from utils.tables import read_csv, write_csv
 
@@ -58,6 +59,7 @@ def test_what_changes_the_training_is_another_run_and_what_changes_the_search_an
         (["--set", "data.cache_dir=elsewhere", "--set", "train.log_every=7"], []),
         (["--set", "decode.length_penalty=0.9", "--set", "evaluate.batch_size=3"], [test]),
         (["--set", "decode.mbr=chrf"], [test]),
+        (["--set", "decode.neighbours.datastore=file"], [test]),
         (["--search", "greedy"], [test]),
         (["--set", "optim.schedule.lr=0.1"], [train, test]),
     ):
@@ -313,6 +315,22 @@ def test_an_error_of_the_program_ends_the_trainings(
         stand_in.compare("rope,alibi", "--jobs", "2")
     assert (stand_in.folder / "ended_sinusoidal").read_text() == "SIGTERM"
     assert stand_in.calls() == ["train sinusoidal"]
+
+
+def test_the_others_go_on_where_a_record_cannot_be_made(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_of = Record.of
+
+    def damaged(trial: trials.Trial) -> Record:
+        if trial.variant == "sinusoidal":
+            raise Failed("sinusoidal is damaged")
+        return record_of(trial)
+
+    monkeypatch.setattr(Record, "of", damaged)
+    with pytest.raises(Failed, match="sinusoidal is damaged"):
+        stand_in.compare("rope,alibi")
+    assert stand_in.calls() == both("sinusoidal", "rope", "alibi")
 
 
 def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> None:
