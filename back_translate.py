@@ -173,7 +173,9 @@ def checksums(paths: Iterable[Path]) -> list[int | None]:
 def summary(record: dict[str, Any], paths: Iterable[Path]) -> str:
     counts = ", ".join(f"{why} {count:,}" for why, count in record["dropped"].items() if count)
     real, synthetic = paths
-    return f"{record['pairs']:,} pairs in {synthetic} and {real} (dropped: {counts or 'none'})"
+    way = f"{real.suffix[1:]} to {synthetic.suffix[1:]}"
+    made = f"{record['pairs']:,} pairs, {way}, in {synthetic} and {real}"
+    return f"{made} (dropped: {counts or 'none'})"
 
 
 def main(argv: list[str] | None = None) -> None:

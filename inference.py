@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import repeat
@@ -176,7 +176,7 @@ class Doubts:
     def __init__(self, loaded: LoadedRun, most: int, where: str) -> None:
         self.loaded, self.most, self.where = loaded, most, where
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
-        self.shortened = self.in_capitals = 0
+        self.shortened = self.in_capitals = self.cut_off = self.first = 0
 
     def watch(self, number: int, n_tokens: int) -> None:
         """Raises UserError for too many tokens."""
@@ -184,13 +184,15 @@ class Doubts:
             line = f"{self.where} {number:,}: {n_tokens:,} tokens"
             raise UserError(f"{line}, and the model takes {self.most:,} at most; split it")
         if n_tokens > self.loaded.config.data.max_len:
+            self.first = self.first if self.long else number
             self.long.append(n_tokens)
 
-    def compare(self, items: Iterable[Translated]) -> None:
-        """Count the translations of fewer sentences, and those of text in capitals."""
+    def compare(self, items: Sequence[Translated], *, whole: bool) -> None:
+        """Count what was cut off; if lines are searched whole, too few sentences and capitals."""
         from translation.sentences import lower_capitals, split_sentences
 
-        data = self.loaded.config.data
+        self.cut_off += sum(not item.best.finished for item in items)
+        data, items = self.loaded.config.data, items if whole else []
         for item in items:
             n = len(split_sentences(item.src, data.src_lang))
             self.in_capitals += lower_capitals(item.src) != item.src
@@ -200,6 +202,9 @@ class Doubts:
         if self.in_capitals:
             warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences translates them"
             print(f"warning: {warning} as if they were not", file=sys.stderr)
+        if self.cut_off:
+            warning = f"translations cut off by the limits of length: {self.cut_off:,}; raise "
+            print(f"warning: {warning}decode.max_len or decode.max_len_ratio", file=sys.stderr)
         if self.shortened:
             warning = "lines of several sentences with fewer in the translation: "
             warning += f"{self.shortened:,}; --split_sentences translates each sentence by itself"
@@ -207,7 +212,8 @@ class Doubts:
         if self.long and self.loaded.step:  # of an imported model's training nothing is known
             warning = "inputs longer than any sentence in training (data.max_len = "
             warning += f"{self.loaded.config.data.max_len}), where the model may do poorly: "
-            warning += f"{len(self.long):,}, of up to {max(self.long):,} tokens"
+            warning += f"{len(self.long):,}, of up to {max(self.long):,} tokens, the first in "
+            warning += f"{self.where} {self.first:,}"
             print(f"warning: {warning}", file=sys.stderr)
 
 
@@ -246,8 +252,8 @@ def main(argv: list[str] | None = None) -> None:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
                 write(shown(items, alignments, args, translator.decode))
-                if not (args.split_sentences or args.align or given is not None):
-                    doubts.compare(items)
+                whole = not (args.split_sentences or args.align or given is not None)
+                doubts.compare(items, whole=whole)
                 bar.update(len(items))
 
         with bar, weights_fixed():

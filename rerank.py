@@ -72,8 +72,9 @@ def main(argv: list[str] | None = None) -> None:
         with bar, weights_fixed():
             for place, chunk in enumerate(score_reverse(reverse, items)):
                 if place == 0:
-                    back = f"--model_path goes {data.src_lang} to {data.tgt_lang}"
-                    bar.write(f"{back}: the n best must go the other way", sys.stderr)
+                    src, tgt = data.src_lang, data.tgt_lang
+                    told = f"the n best are taken to go {tgt} to {src}: --model_path goes {src} to "
+                    bar.write(f"{told}{tgt}", sys.stderr)
                 bar.update(len(chunk))
                 if references is not None:
                     scored += chunk

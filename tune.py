@@ -1,6 +1,8 @@
 """Tune beam size and length penalty on the validation split: `python tune.py --beam 1 4 8`."""
 
+import itertools
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,40 +33,70 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", help=what)
     what = "default: 0 0.6 1"
     add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", help=what)
+    what = "values of another field of decode, each with every pair; repeatable: all combinations"
+    add("--vary", action="append", default=[], metavar="decode.FIELD=A,B,...", help=what)
     add("--split", metavar="NAME", help="default: the validation split")
     add("--limit", type=positive, metavar="N", help="only the first N pairs")
     add("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data or decode")
     add_model_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
-    for key, value in map(parse_override, args.overrides):
-        if key in FIXED or key.startswith("decode.search"):
-            raise UserError(f"--set {key}={value}: tune.py sets it itself: leave it out")
+    args.varied, given = {}, set()
+    for flag, texts in (("--set", args.overrides), ("--vary", args.vary)):
+        for text in texts:
+            key, values = parse_override(text)
+            if key in FIXED or key.startswith("decode.search"):
+                raise UserError(f"{flag} {text}: tune.py sets it itself: leave it out")
+            if flag == "--vary" and not key.startswith("decode."):
+                raise UserError(f"{flag} {text}: give a field of decode")
+            if flag == "--vary" and key in given:
+                raise UserError(f"{flag} {text}: {key} is given twice")
+            given.add(key)
+            if flag == "--vary":
+                args.varied[key] = values.split(",")
     return args
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    change = config_change(
-        None, None, args.overrides, settable=("data.", "decode."), best_alone=True
-    )
+    combinations = [*itertools.product(*args.varied.values())]
+    settable = "data.", "decode."
+    changes = [
+        config_change(
+            None,
+            None,
+            [*args.overrides, *map("=".join, zip(args.varied, values))],
+            settable=settable,
+            best_alone=True,
+        )
+        for values in combinations
+    ]
     require_runs(args)
     import logging
 
     from data.corpora.build import build_corpus
     from translation.evaluation import EvaluationSet, choose_splits
+    from translation.translator import Translator
     from translation.tuning import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    loaded, translator = load_from_arguments(args, change)
+    loaded, translator = load_from_arguments(args, changes[0])
     corpus = build_corpus(loaded.config.data)
     [split] = choose_splits(corpus, args.split or corpus.validation)
-    for beam in args.beam:  # refuse what a config refuses before the first search
-        decode = replace(loaded.config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
-        replace(loaded.config, decode=decode)
-    pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
+    configs = [change(loaded.config) for change in changes]
+    for beam, config in itertools.product(args.beam, configs):  # refuse before the first search
+        decode = replace(config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
+        replace(config, decode=decode)
+
+    def sets() -> Iterator[tuple[tuple[str, ...], EvaluationSet]]:
+        for values, config in zip(combinations, configs):
+            run, searching = replace(loaded, config=config), translator
+            if config != loaded.config:
+                searching = Translator.of(run, translator.searcher.device)
+            yield values, EvaluationSet(run, searching, split, greedy=False, limit=args.limit)
+
     print(loaded.about(), flush=True)
-    grid = tune(pairs, beams=args.beam, penalties=args.length_penalty)
+    grid = tune(sets(), (*args.varied,), beams=args.beam, penalties=args.length_penalty)
     decode = loaded.config.decode  # the grid is for beam search alone
     more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
     more += ["decode.mbr=none"] * (decode.mbr is not None)

@@ -38,7 +38,7 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     if found is None:
         raise UserError(
             f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "
-            "saved one"
+            "saved one (an export for CTranslate2 has none)"
         )
     return found, run
 

@@ -540,9 +540,11 @@ class DecodeConfig(Section, section="decode"):
 
     def _check(self) -> None:
         if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
-            self._fail("n_best", f"at most decode.beam_size = {self.beam_size}")
+            self._fail("n_best", f"at most decode.beam_size = {self.beam_size}; raise that too")
         if not self.neighbours.datastore and self.neighbours != NO_NEIGHBOURS:
-            self._fail("neighbours.datastore", "other settings of neighbours need one")
+            self._fail(
+                "neighbours.datastore", "other settings of neighbours need one (datastore.py)"
+            )
         if isinstance(self.search, DiverseBeam) and self.beam_size % (self.search.groups or 1):
             self._fail("search.groups", f"must divide decode.beam_size = {self.beam_size}")
         width = "n_best" if isinstance(self.search, Sampling) else "beam_size"

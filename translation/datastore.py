@@ -1,6 +1,5 @@
 """Datastores of a model's hidden states: made from a split, written, and read for a search."""
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,15 +64,15 @@ def with_neighbours(loaded: LoadedRun, device: torch.device) -> NearestNeighbour
 
 
 def _read(path: Path, loaded: LoadedRun) -> Datastore:
+    make = f"make its own by datastore.py --model_path {loaded.checkpoint}"
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.open("rb").close()  # whose errors say what is wrong
         with safe_open(path, "pt") as file:
             made_for = (file.metadata() or {}).get("checkpoint_sha256")
             keys, values = file.get_tensor("keys").float(), file.get_tensor("values").long()
     except (OSError, SafetensorError) as error:
-        raise UserError(f"decode.neighbours.datastore: {path}: {one_line(error)}") from error
+        why = getattr(error, "strerror", None) or f"not a datastore, {one_line(error)}"
+        raise UserError(f"decode.neighbours.datastore: {path}: {why}; {make}") from error
     if made_for != loaded.checksum:
-        make = f"make its own by datastore.py --model_path {loaded.checkpoint}"
         raise UserError(f"{path} has the states of another checkpoint: {make}")
     return Datastore(keys, values)

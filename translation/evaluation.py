@@ -90,8 +90,7 @@ class EvaluationSet:
         several = f"_ensemble{len(self.loaded.members)}" if self.loaded.partners else ""
         precision = self.translator.searcher.precision
         precision = "" if precision == "float32" else f"_{precision}"
-        near = "_neighbours" if decode.neighbours.datastore else ""
-        return f"{self.split.replace(os.sep, '_')}{part}_{search}{near}{several}{precision}"
+        return f"{self.split.replace(os.sep, '_')}{part}_{search}{several}{precision}"
 
     def identity(self) -> dict[str, Any]:
         """All that decides the translations, as plain values."""
@@ -118,10 +117,10 @@ class EvaluationSet:
         metrics = evaluator.run(loader).metrics
         return metrics["loss"], metrics["accuracy"]
 
-    def translate(self, decode: DecodeConfig | None = None) -> tuple[list[str], float]:
-        """The best hypothesis of every source as one line, and the seconds of the search.
+    def translate(self, decode: DecodeConfig | None = None) -> tuple[list[str], float, int]:
+        """The best hypothesis of every source as one line, the search's seconds, how many are cut.
 
-        The search is as in `decode` (None: as in the run's configuration).
+        The search is as in `decode` (None: as in the run's configuration), which limits lengths.
         """
         began = time.perf_counter()
         sources = [self.ids.src(i).tolist() for i in range(len(self.ids))]
@@ -131,7 +130,8 @@ class EvaluationSet:
             )
         seconds = time.perf_counter() - began
         texts = self.loaded.tokenizer.decode_batch([best.ids for best, *_ in found])
-        return list(map(normalize_whitespace, texts)), seconds
+        cut_off = sum(not best.finished for best, *_ in found)
+        return list(map(normalize_whitespace, texts)), seconds, cut_off
 
     def stored_hypotheses(self) -> list[str] | None:
         """What test.py found before with the same checkpoint, text and search, if undamaged."""
@@ -157,6 +157,7 @@ class Result:
     loss: float  # nats a target token, without smoothing
     accuracy: float
     seconds: float  # of the search
+    cut_off: int  # translations that the limits of length ended
 
     @property
     def character_loss(self) -> float | None:
@@ -175,6 +176,9 @@ class Result:
         said = "–" if of_characters is None else f"{of_characters:.4f}"
         skipped = ", ".join(f"{n:,} {why}" for why, n in self.pairs.text.skipped.items())
         left_out = f"left out of the split: {skipped}\n" if skipped else ""
+        if self.cut_off:
+            limits = "decode.max_len or decode.max_len_ratio"
+            left_out += f"translations cut off by {limits}: {self.cut_off:,}\n"
         return (
             f"=== {self.pairs.name} ===\n{format_scores(self.scores)}\n{left_out}"
             f"loss {self.loss:.4f}, token accuracy {self.accuracy:.4f}, "
@@ -195,6 +199,7 @@ class Result:
             "character_loss": self.character_loss,
             "scores": asdict(self.scores),
             "search_seconds": self.seconds,
+            "cut_off": self.cut_off,
             "epoch": loaded.epoch,
             "step": loaded.step,
             "engine": "torch" if searcher.engine is None else searcher.engine.name,
@@ -270,7 +275,7 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:
     loss, accuracy = pairs.loss_and_accuracy()
-    hypotheses, seconds = pairs.translate()
+    hypotheses, seconds, cut_off = pairs.translate()
     config, language = pairs.loaded.config.evaluate, pairs.loaded.config.data.tgt_lang
     scores = score_corpus(
         hypotheses,
@@ -282,7 +287,7 @@ def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = 
         char_bleu=char_bleu,
         multi30k=language if multi30k else None,
     )
-    return Result(pairs, hypotheses, scores, loss, accuracy, seconds)
+    return Result(pairs, hypotheses, scores, loss, accuracy, seconds, cut_off)
 
 
 def search_identity(loaded: LoadedRun, translator: Translator, *, greedy: bool) -> dict[str, Any]:

@@ -111,8 +111,9 @@ def config_change(
 
 
 def search_name(search: str, decode: DecodeConfig) -> str:
-    """The name of a search in file names: its kind, and the metric if that ranks."""
-    return search if search == "greedy" or decode.mbr is None else f"{search}_mbr_{decode.mbr}"
+    """The name of a search in file names: its kind, the metric if that ranks, its neighbours."""
+    name = search if search == "greedy" or decode.mbr is None else f"{search}_mbr_{decode.mbr}"
+    return f"{name}_neighbours" if decode.neighbours.datastore else name
 
 
 def require_same_languages(ours: DataConfig, theirs: DataConfig, other: Path) -> None:

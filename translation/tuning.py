@@ -1,8 +1,9 @@
-"""Tunes beam size and length penalty: BLEU of every pair on one split, and the best pair."""
+"""Tunes a search: BLEU by beam size, length penalty and other fields on a split, and the best."""
 
+import itertools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,23 +15,31 @@ from utils.tables import markdown_table
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """sacreBLEU of (beam size, length penalty) on `n` sentences of `split`."""
+    """sacreBLEU of (*values of `varied` fields, beam size, length penalty) on `split`.
+
+    n: of that split's sentences.
+    """
 
     split: str
     n: int
-    bleu: dict[tuple[int, float], float]
+    bleu: dict[tuple[*tuple[str, ...], int, float], float]
+    varied: tuple[str, ...] = ()
 
-    def best(self) -> tuple[int, float]:
-        """Beam size and penalty of the highest BLEU; if equal, the smaller beam, then penalty."""
-        return min(self.bleu, key=lambda cell: (-self.bleu[cell], *cell))
+    def best(self) -> tuple[*tuple[str, ...], int, float]:
+        """The highest BLEU's; if equal, the smaller beam, then penalty, then the first values."""
+        return min(self.bleu, key=lambda cell: (-self.bleu[cell], *cell[-2:]))
 
     def markdown(self) -> str:
-        """A table with a row for each beam size, the best bold."""
-        beams, penalties = (sorted(set(side)) for side in zip(*self.bleu))
+        """A table with a row for each beam size and combination of values, the best bold."""
+        *_, beams, penalties = (sorted(set(side)) for side in zip(*self.bleu))
         shown = {cell: f"{bleu:.2f}" for cell, bleu in self.bleu.items()}
         shown[self.best()] = f"**{shown[self.best()]}**"
-        header = ["beam", *(f"penalty {penalty:g}" for penalty in penalties)]
-        rows = [[beam, *(shown[beam, penalty] for penalty in penalties)] for beam in beams]
+        header = [*self.varied, "beam", *(f"penalty {penalty:g}" for penalty in penalties)]
+        rows = [
+            [*values, beam, *(shown[*values, beam, penalty] for penalty in penalties)]
+            for values in dict.fromkeys(cell[:-2] for cell in self.bleu)
+            for beam in beams
+        ]
         return markdown_table(header, rows)
 
     def flags(self, models: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> str:
@@ -39,7 +48,9 @@ class Grid:
         models, overrides: the values of --model_path and --set. If these set more of decode, the
         config file's line is left out, since it would lack that.
         """
-        beam, penalty = self.best()
+        *values, beam, penalty = self.best()
+        chosen = list(map("=".join, zip(self.varied, values)))
+        overrides = [*overrides, *chosen]
         named = ["--model_path", *map(str, models)] if models else []
 
         def command(script: str, *flags: str, of: str = "") -> str:
@@ -50,7 +61,8 @@ class Grid:
         as_flags = "--beam_size", str(beam), "--length_penalty", alpha
         as_sets = "--set", f"decode.beam_size={beam}", "--set", f"decode.length_penalty={alpha}"
         lines = [
-            f"best: beam {beam}, length penalty {penalty:g} ({self.split}, {self.n:,} sentences)",
+            f"best: {', '.join([*chosen, f'beam {beam}'])}, length penalty {penalty:g} "
+            f"({self.split}, {self.n:,} sentences)",
             command("inference.py", *as_flags, of="decode."),
             command("test.py", *as_sets),
         ]
@@ -60,25 +72,36 @@ class Grid:
         return "\n".join(lines)
 
 
-def tune(pairs: EvaluationSet, *, beams: Sequence[int], penalties: Sequence[float]) -> Grid:
+def tune(
+    sets: Iterable[tuple[tuple[str, ...], EvaluationSet]],
+    varied: tuple[str, ...] = (),
+    *,
+    beams: Sequence[int],
+    penalties: Sequence[float],
+) -> Grid:
     """Search and score every pair of beam size and length penalty; reports to standard error.
+
+    sets: the values of the `varied` fields, with the pairs and the model that searches with them.
 
     A beam of 1 is greedy search, which ends with its first hypothesis whatever the penalty, and is
     run once. Larger beams are run for each penalty, since it decides when a search ends and which
     hypotheses are kept.
     """
-    language = pairs.loaded.config.data.tgt_lang
-    plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
     first, *others = sorted(set(penalties))
-    bleu: dict[tuple[int, float], float] = {}
-    for beam in sorted(set(beams)):
-        for penalty in (first, *others):
+    bleu: dict[tuple[*tuple[str, ...], int, float], float] = {}
+    for values, pairs in sets:
+        language = pairs.loaded.config.data.tgt_lang
+        plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
+        with_values = "".join(f"{name}={value}, " for name, value in zip(varied, values))
+        for beam, penalty in itertools.product(sorted(set(beams)), (first, *others)):
             if beam == 1 and penalty != first:
-                bleu[beam, penalty] = bleu[beam, first]
+                bleu[*values, beam, penalty] = bleu[*values, beam, first]
                 continue
             decode = replace(plain, beam_size=beam, length_penalty=penalty)
-            hypotheses, seconds = pairs.translate(decode)
-            score = bleu[beam, penalty] = sacrebleu_score(hypotheses, pairs.references, language)
-            told = f"beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} ({seconds:.1f} s)"
+            hypotheses, seconds, cut_off = pairs.translate(decode)
+            score = sacrebleu_score(hypotheses, pairs.references, language)
+            bleu[*values, beam, penalty] = score
+            told = f"{with_values}beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} "
+            told += f"({seconds:.1f} s, cut off: {cut_off:,})" if cut_off else f"({seconds:.1f} s)"
             print(told, file=sys.stderr, flush=True)
-    return Grid(pairs.split, len(pairs.references), bleu)
+    return Grid(pairs.split, len(pairs.references), bleu, varied)

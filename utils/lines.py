@@ -81,7 +81,7 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError:
-        reason = "not UTF-8; convert it (iconv -t UTF-8)"
+        reason = "not UTF-8; convert it (iconv -f ITS_ENCODING -t UTF-8)"
         raise UserError(f"{name}, line {number:,}: {reason}") from None
     except (OSError, EOFError, zlib.error) as error:  # the last two for a damaged .gz
         why = getattr(error, "strerror", None) or error

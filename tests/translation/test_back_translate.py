@@ -63,7 +63,8 @@ def test_the_pairs_are_the_models_translations_line_by_line(
     n_lost = len(english) - len(pairs)
     lost = f", unfinished_or_empty {n_lost}" if n_lost else ""
     assert ended.out == (
-        f"{len(pairs)} pairs in {output}.fr and {output}.en (dropped: blank 1, too_long 1{lost})\n"
+        f"{len(pairs)} pairs, en to fr, in {output}.fr and {output}.en "
+        f"(dropped: blank 1, too_long 1{lost})\n"
     )
 
 

@@ -244,7 +244,7 @@ def test_a_failure_leaves_the_earlier_output_and_what_was_translated(
     args = ("--src_file", source, "--output", output, "--search", "greedy", "--max_len", "3")
     said = infer("--model_path", trained_run, *args).error()
     kept = tmp_path / "out.en.partial"
-    where = f"{source}, line 4: not UTF-8; convert it (iconv -t UTF-8)"
+    where = f"{source}, line 4: not UTF-8; convert it (iconv -f ITS_ENCODING -t UTF-8)"
     assert said == f"{where}; the first 2 lines are in {kept}"
     assert output.read_text() == "precious\n"
     assert set(os.listdir(tmp_path)) == {"source.fr", "out.en", kept.name}
@@ -395,13 +395,17 @@ def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_scor
             assert scores == sorted(scores, reverse=True)
 
 
-def test_a_long_input_is_translated_with_one_warning(infer: Scripts, trained_run: Path) -> None:
+def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_another(
+    infer: Scripts, trained_run: Path
+) -> None:
     source = ("Le chat dort " * 200 + "\nOui.\n" + "Le chien dort " * 100 + "\n").encode()
     ended = infer("--model_path", trained_run, "--search", "greedy", stdin=source)
     assert ended.code == 0
     assert len(lines_of(ended.out)) == 3
-    words = r"warning: inputs longer .*data\.max_len = 96.*: 2, of up to [\d,]+ tokens\n"
-    assert re.fullmatch(words, ended.err)
+    words = r"warning: inputs longer .*data\.max_len = 96.*: 2, of up to [\d,]+ tokens, "
+    words += r"the first in standard input, line 1\n"
+    cut = "warning: translations cut off by the limits of length: 3; raise decode.max_len or "
+    assert re.fullmatch(rf"{cut}decode\.max_len_ratio\n{words}", ended.err)
 
 
 def test_long_sentences_make_smaller_batches_and_the_same_translations(

@@ -84,7 +84,7 @@ def test_candidates_rank_by_the_sum_of_the_scores_of_each_pair_alone(
     args += [] if weight is None else ["--weight", f"{weight}"]
     ended = reranked(*args)
     assert (ended.code, ended.out) == (0, "")
-    assert ended.err == "--model_path goes fr to en: the n best must go the other way\n"
+    assert ended.err == "the n best are taken to go en to fr: --model_path goes fr to en\n"
     expected = sums(0.2 if weight is None else weight)
     written = (tmp_path / "made").read_text("utf-8").split("\n")
     assert written == [*(best.replace("\n", " ") for (best, *_), *_ in expected), ""]

@@ -267,6 +267,23 @@ def test_the_best_is_the_highest_and_of_equals_the_cheapest() -> None:
         "| 1 | 30.00 | 30.00 |",
         "| 4 | 30.00 | **31.50** |",
     ]
+    more = {("9", *cell): bleu for cell, bleu in cells.items()} | {("8", 1, 0.0): 31.5}
+    varied = Grid(
+        "valid",
+        9,
+        more | {("8", 4, 0.0): 0.0, ("8", 1, 1.0): 0.0, ("8", 4, 1.0): 1.0},
+        ("decode.max_len",),
+    )
+    assert varied.best() == ("8", 1, 0.0)  # the smaller beam
+    assert varied.markdown().splitlines()[2:] == [
+        "| 9 | 1 | 30.00 | 30.00 |",
+        "| 9 | 4 | 30.00 | 31.50 |",
+        "| 8 | 1 | **31.50** | 0.00 |",
+        "| 8 | 4 | 0.00 | 1.00 |",
+    ]
+    best, *commands = varied.flags().splitlines()
+    assert best == "best: decode.max_len=8, beam 1, length penalty 0 (valid, 9 sentences)"
+    assert [command.endswith(" --set decode.max_len=8") for command in commands] == [True, True]
     given = ["decode.max_len=20", "data.corpus.root=a b", "decode.mbr=none"]
     assert grid.flags(["run 1"], given).splitlines()[
         1:
@@ -306,23 +323,34 @@ def test_every_cell_of_the_grid_is_the_score_of_test_py_and_the_flags_name_the_b
             found[f"python test.py {flags} --model_path {run}"] = record["scores"]["sacrebleu"]
     [best] = [line for line in ended.out.splitlines() if line.startswith("python test.py")]
     assert found[best] == max(found.values())
-    newest = ["--runs_dir", run.parent, "--beam", "1", "--length_penalty", "0", "--limit", "2"]
-    ended = search(*newest)
-    assert f" --model_path {run}\n" in ended.out, ended
+    newest = ["--runs_dir", run.parent, "--beam", "1", "--length_penalty", "0", "--limit", "4"]
+    ended = search(*newest, "--vary", "decode.max_len=1,50", "--set", "decode.max_len_ratio=2")
+    set_so = "--set decode.max_len_ratio=2 --set decode.max_len=50"
+    assert f" --model_path {run} {set_so}\n" in ended.out, ended
+    [short, whole] = [line for line in ended.out.splitlines() if line.startswith("| ")][2:]
+    assert short == "| 1 | 1 | 0.00 |"
+    assert whole.startswith("| 50 | 1 | **")
+    assert "decode.max_len=1, beam 1, length penalty 0: BLEU 0.00 (" in ended.err
+    assert "s, cut off: 4)\n" in ended.err
+    flags = "--split validation --limit 4 --search greedy --set decode.max_len=1"
+    out = score("--model_path", run, *flags.split(), *FEW)
+    said = "\ntranslations cut off by decode.max_len or decode.max_len_ratio: 4\n"
+    assert said in out
+    assert record_of(run, "validation_first4_greedy")["cut_off"] == 4
 
 
 def test_another_run_has_to_be_given_the_same_references() -> None:
     pairs, other = mock.Mock(references=["a", "b"]), mock.Mock(references=["a", "c"])
     with pytest.raises(UserError, match="was scored on other pairs of"):
-        Result(pairs, ["a", "b"], mock.Mock(), 0.0, 0.0, 0.0).compared_with(other)
+        Result(pairs, ["a", "b"], mock.Mock(), 0.0, 0.0, 0.0, 0).compared_with(other)
 
 
 def test_a_grid_is_of_plain_beams_whatever_the_run_searches_by() -> None:
     pairs = mock.Mock(references=["a"], split="valid")
     pairs.loaded.config.data.tgt_lang = "en"
     pairs.translator.decode = DecodeConfig(search=Sampling(), mbr="chrf", n_best=4)
-    pairs.translate.return_value = ["a"], 0.1
-    tuning.tune(pairs, beams=[1, 2], penalties=[0.5, 1.0])
+    pairs.translate.return_value = ["a"], 0.1, 0
+    tuning.tune([((), pairs)], beams=[1, 2], penalties=[0.5, 1.0])
     asked = [call.args[0] for call in pairs.translate.call_args_list]
     assert {(each.search, each.mbr, each.n_best) for each in asked} == {(Beam(), None, 1)}
     of_one, *rest = [(each.beam_size, each.length_penalty) for each in asked]
