@@ -252,8 +252,7 @@ def main(argv: list[str] | None = None) -> None:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
                 write(shown(items, alignments, args, translator.decode))
-                whole = not (args.split_sentences or args.align or given is not None)
-                doubts.compare(items, whole=whole)
+                doubts.compare(items, whole=not (args.split_sentences or args.align or given))
                 bar.update(len(items))
 
         with bar, weights_fixed():

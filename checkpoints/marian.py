@@ -63,7 +63,6 @@ WITHOUT_EQUAL: dict[str, tuple[Any, ...]] = {
     "begin_suppress_tokens": (None, []),
     "min_length": (None, 0),
     "min_new_tokens": (None, 0),
-    "no_repeat_ngram_size": (None, 0),
     "encoder_no_repeat_ngram_size": (None, 0),
     "repetition_penalty": (None, 1.0),
     "encoder_repetition_penalty": (None, 1.0),
@@ -243,6 +242,7 @@ def _config(
                 if (alpha := generation.get("length_penalty")) is None
                 else alpha,
                 max_len=min(most, longest),
+                no_repeat_ngram_size=generation.get("no_repeat_ngram_size") or 0,
             ),
         )
     except (ConfigError, TypeError) as error:

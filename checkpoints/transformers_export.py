@@ -179,6 +179,8 @@ def _search(decode: DecodeConfig) -> dict[str, Any]:
     They divide by length^alpha, we by ((5 + length) / 6)^alpha: the same for alpha = 0.
     """
     length = {"max_length": decode.max_len + 1}
+    if decode.no_repeat_ngram_size:
+        length["no_repeat_ngram_size"] = decode.no_repeat_ngram_size
     if isinstance(decode.search, Sampling):
         top_k, top_p = decode.search.top_k or 0, decode.search.top_p or 1.0
         drawn = {"do_sample": True, "temperature": decode.search.temperature}

@@ -526,6 +526,7 @@ class DecodeConfig(Section, section="decode"):
     max_len: int = count(256)
     max_len_ratio: float = number(2.0, ge=TINY, lt=1000)
     n_best: int = number(5, ge=1, le=MOST_ROWS)
+    no_repeat_ngram_size: int = number(0, ge=0, le=MOST_ROWS)  # no n-gram twice; 0: any
     mbr: Literal["chrf", "bleu"] | None = None  # minimum Bayes risk among the n_best
     neighbours: Neighbours = NO_NEIGHBOURS
     batch_size: int | None = count(None)  # sentences; None: 256 on CUDA, else 32

@@ -55,6 +55,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
     *(("tokenizer", "symbols", []), ("decode", "neighbours", to_dict(NO_NEIGHBOURS))),
+    ("decode", "no_repeat_ngram_size", 0),
 )
 BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known

@@ -311,6 +311,7 @@ def _search_settings(decode: DecodeConfig, greedy: bool) -> dict[str, Any]:
     """The search with the settings that decide its best result."""
     by_risk, sampled = decode.mbr is not None, isinstance(decode.search, Sampling)
     used = ["max_len", "max_len_ratio", "length_penalty"]
+    used += ["no_repeat_ngram_size"] * bool(decode.no_repeat_ngram_size)  # older files lack it
     if not greedy:
         used += [] if sampled else ["beam_size"]
         used += ["n_best"] if sampled or by_risk else []

@@ -59,6 +59,8 @@ class LoadedRun:
         decode = self.config.decode
         if decode.neighbours.datastore:
             raise UserError("decode.neighbours: CTranslate2 lacks it")
+        if decode.no_repeat_ngram_size:
+            raise UserError("decode.no_repeat_ngram_size: it is of torch's search alone")
         if self.partners:
             raise UserError("CTranslate2 takes one model, not an ensemble")
         if not greedy and not isinstance(decode.search, Beam):

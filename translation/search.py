@@ -17,6 +17,7 @@ from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis, Limits
 from models.decoding.prefix import Prefixed
 from models.decoding.protocol import SearchModel
+from models.decoding.repetition import Unrepeated
 from models.decoding.stepwise import greedy_search, sample_search
 from models.linear import weights_fixed
 from models.positional_encodings.base import Side, least
@@ -171,6 +172,8 @@ class BatchSearch:
             found.update(zip(free, engine.search([sources[i] for i in free], limits, most, **beam)))
         left = [i for i in range(len(sources)) if not found.get(i)]
         src, model, rest = src[left], cast(SearchModel, self.model), []
+        if decode.no_repeat_ngram_size:
+            model = Unrepeated(model, decode.no_repeat_ngram_size)
         if any(prefixes[i] for i in left):
             ids = pad_sources([prefixes[i] for i in left], -1)
             model = Prefixed(model, ids.to(self.device))

@@ -53,4 +53,5 @@ class Prefixed:
             return logits
         given, state.rest = state.rest[:, :1], state.rest[:, 1:]
         others = torch.arange(logits.shape[-1], device=logits.device) != given
+        logits = logits.masked_fill(~others[:, None], 0.0)  # the model may have ruled it out
         return logits.masked_fill((others & (given >= 0))[:, None], -torch.inf)

@@ -36,6 +36,7 @@ from configs.serialize import apply_overrides, to_dict
 from models.build import build_model
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import Limits
+from models.decoding.repetition import Unrepeated
 from models.decoding.stepwise import greedy_search
 from models.loss import token_sums
 from training.prepare import Learner
@@ -173,28 +174,32 @@ def test_searches_find_what_generate_finds(
             assert hypothesis.finished == (eos_id in ids)
     assert n_finished > 300
     src = pad_sources(sources[::25], pad_id)
-    found = theirs.generate(
-        src,
-        attention_mask=src != pad_id,
-        num_beams=5,
-        num_return_sequences=5,
-        length_penalty=0,
-        early_stopping=False,
-        output_scores=True,
-        return_dict_in_generate=True,
-        **rules,
-    )
-    beams = beam_search(ours, src, limits, beam_size=5, n_best=5)
-    pairs = zip(found.sequences.view(40, 5, -1).tolist(), found.sequences_scores.view(40, 5))
-    n_compared = 0
-    for hypotheses, (sequences, scores) in zip(beams, pairs):
-        for hypothesis, ids, score in zip(hypotheses, sequences, scores.tolist()):
-            if not hypothesis.finished or eos_id not in ids:
-                break  # transformers ranks what was cut off among the finished
-            n_compared += 1
-            assert hypothesis.ids == tuple(i for i in ids[1:] if i not in (eos_id, pad_id))
-            assert hypothesis.score == pytest.approx(score, abs=2e-5)  # theirs are float32
-    assert n_compared > 100
+    searches = [(0, ours), (2, Unrepeated(ours, 2))]
+    # With renormalize_logits they share out what is ruled out, too.
+    for ngram, searched in searches[:1] if name == "renormalized" else searches:
+        found = theirs.generate(
+            src,
+            attention_mask=src != pad_id,
+            num_beams=5,
+            num_return_sequences=5,
+            length_penalty=0,
+            early_stopping=False,
+            no_repeat_ngram_size=ngram,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **rules,
+        )
+        beams = beam_search(searched, src, limits, beam_size=5, n_best=5)
+        pairs = zip(found.sequences.view(40, 5, -1).tolist(), found.sequences_scores.view(40, 5))
+        n_compared = 0
+        for hypotheses, (sequences, scores) in zip(beams, pairs):
+            for hypothesis, ids, score in zip(hypotheses, sequences, scores.tolist()):
+                if not hypothesis.finished or eos_id not in ids:
+                    break  # transformers ranks what was cut off among the finished
+                n_compared += 1
+                assert hypothesis.ids == tuple(i for i in ids[1:] if i not in (eos_id, pad_id))
+                assert hypothesis.score == pytest.approx(score, abs=2e-5)  # theirs are float32
+        assert n_compared > 100
 
 
 # ------------------------------------------------------------------------------ where it comes from
@@ -223,10 +228,11 @@ def test_a_model_is_mapped_once_by_whatever_name_and_process(
     assert (decode.beam_size, decode.n_best, decode.max_len) == (4, 4, 39)
     assert (loaded.config.name, data.src_lang, data.tgt_lang) == ("mine", "fr", "en")
     assert loaded.config.model.position.tightest().length == 64
-    rewritten(folder, GENERATION, num_beams=6, length_penalty=0.5, max_new_tokens=7)
+    others = {"length_penalty": 0.5, "max_new_tokens": 7, "no_repeat_ngram_size": 3}
+    rewritten(folder, GENERATION, num_beams=6, **others)
     decode = load_run(folder).config.decode
     assert (decode.beam_size, decode.n_best) == (6, DecodeConfig().n_best)
-    assert (decode.length_penalty, decode.max_len) == (0.5, 7)
+    assert (decode.length_penalty, decode.max_len, decode.no_repeat_ngram_size) == (0.5, 7, 3)
     rewritten(folder, "tokenizer_config.json", source_lang="en")  # as its target
     data = load_run(folder).config.data
     assert (data.src_lang, data.tgt_lang) == ("source", "target")
@@ -357,7 +363,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CONFIG, {"encoder_layers": 1}, r"model\.encoder\.layers\.1\..* has no place"),
     (CONFIG, {"encoder_layers": "two"}, "config.json: Strict"),
     (CONFIG, {"d_model": 2**20}, r"the shape of .* is \[32.*, by config"),
-    (CONFIG, {"no_repeat_ngram_size": 3}, r"/config\.json: no_repeat_ngram_size = 3"),
+    (CONFIG, {"min_length": 3}, r"/config\.json: min_length = 3"),
+    (GENERATION, {"no_repeat_ngram_size": -1}, r"decode\.no_repeat_ngram_size = -1"),
     (CONFIG, {"vocab_size": 50}, r"vocab_size = 50: the tokenizer has \d+ pieces"),
     (CONFIG, {"eos_token_id": 2}, "eos_token_id = 2: with this tokenizer"),
     (CONFIG, {"decoder_start_token_id": 0}, "decoder_start_token_id = 0"),
@@ -383,7 +390,6 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "begin_suppress_tokens": ([], [5]),
     "min_length": (0, 3),
     "min_new_tokens": (0, 3),
-    "no_repeat_ngram_size": (0, 3),
     "encoder_no_repeat_ngram_size": (0, 3),
     "repetition_penalty": (1.0, 1.2),
     "encoder_repetition_penalty": (1.0, 1.2),

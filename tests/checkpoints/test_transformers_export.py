@@ -58,7 +58,14 @@ CASES: dict[str, dict[str, Any]] = {
 EACH = 170  # sentences: more than 1,000 of all models
 # Beam search without length penalty, and as many tokens as there may be, are the same here and
 # there.
-DECODE = DecodeConfig(max_len=MAX_LEN, max_len_ratio=999, beam_size=4, n_best=1, length_penalty=0)
+DECODE = DecodeConfig(
+    max_len=MAX_LEN,
+    max_len_ratio=999,
+    beam_size=4,
+    n_best=1,
+    length_penalty=0,
+    no_repeat_ngram_size=3,
+)
 
 
 @pytest.fixture(scope="module")

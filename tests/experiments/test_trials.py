@@ -144,7 +144,7 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
     known = dict(leaves(as_before(Config()), ""))
     newer = "evaluate.choose_by evaluate.every_steps model.gated model.layer_norm"
     newer += " tokenizer.quotes tokenizer.joint tokenizer.max_pairs train.freeze evaluate.also"
-    newer += " tokenizer.symbols decode.neighbours.k"
+    newer += " tokenizer.symbols decode.neighbours.k decode.no_repeat_ngram_size"
     assert not known.keys() & set(newer.split())
     assert from_dict(as_before(Config())) == Config()
 

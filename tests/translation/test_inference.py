@@ -395,6 +395,22 @@ def test_samples_do_not_depend_on_the_batch_and_stand_in_the_order_of_their_scor
             assert scores == sorted(scores, reverse=True)
 
 
+def test_no_ngram_is_said_twice(
+    infer: Scripts, trained_run: Path, translator: Translator, sentences: list[str]
+) -> None:
+    def pairs(**changes: Any) -> list[list[tuple[str, str]]]:
+        plain = replace(translator, decode=replace(translator.decode, **changes))
+        found = [*plain.translate(sentences), *plain.translate(sentences, search="greedy")]
+        return [[*zip(each.tokens, each.tokens[1:])] for each in found]
+
+    assert any(len(set(each)) < len(each) for each in pairs())
+    assert all(len(set(each)) == len(each) for each in pairs(no_repeat_ngram_size=2))
+    one = ("--model_path", trained_run, "--src_text", "Oui.", "--search", "greedy")
+    flag = ("--set", "decode.no_repeat_ngram_size=2")
+    said = infer(*one, *flag, "--engine", "ctranslate2").error()
+    assert "decode.no_repeat_ngram_size: it is of torch's search alone" in said
+
+
 def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_another(
     infer: Scripts, trained_run: Path
 ) -> None:

@@ -46,6 +46,7 @@ from models.decoding.hypothesis import (
 )
 from models.decoding.prefix import Prefixed
 from models.decoding.protocol import SearchModel
+from models.decoding.repetition import Unrepeated
 from models.decoding.stepwise import greedy_search, sample_search
 from models.transformer import TranslationTransformer
 
@@ -57,6 +58,12 @@ def assert_alike(ours: list[Hypothesis], theirs: list[Hypothesis], near: float =
     assert [(h.ids, h.finished) for h in ours] == [(h.ids, h.finished) for h in theirs]
     for a, b in zip(ours, theirs):
         assert (a.log_prob, a.score) == pytest.approx((b.log_prob, b.score), abs=near, rel=0)
+
+
+def repeats(ids: tuple[int, ...], n: int) -> bool:
+    """Whether the last n-gram stands before, too."""
+    grams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
+    return n > 0 and len(grams) > 1 and grams[-1] in grams[:-1]
 
 
 @torch.no_grad()
@@ -71,6 +78,7 @@ def naive_search(
     strength: float = 0.0,
     early_stop: bool = True,
     prefix: tuple[int, ...] = (),
+    ngram: int = 0,
 ) -> list[Hypothesis]:
     """Beam search for one sentence over whole prefixes: no cache, no batch, lists and tuples.
 
@@ -99,6 +107,7 @@ def naive_search(
                 for total, ids in live[g]
                 for token, value in enumerate(following[ids])
                 if token != PAD and token in (prefix[step : step + 1] or (token,))
+                if step < len(prefix) or not repeats((*ids, token), ngram)
             ]
             candidates.sort(key=lambda c: strength * used[c[1][-1]] - c[0])
             pools[g] += [hypothesis(*c) for c in candidates[:size] if c[1][-1] == EOS]
@@ -312,6 +321,26 @@ def test_a_sample_that_begins_as_told_goes_on_by_chance() -> None:
         assert h.ids[:2] == (5, 2)
         follows = forced_log_prob(model, src[1], h) - given
         assert h.log_prob == pytest.approx(follows, abs=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("how", [{}, {"groups": 3, "strength": 0.8}, {"size": 1}], ids=str)
+def test_a_translation_without_repeated_ngrams_equals_the_naive_one(n: int, how: dict) -> None:
+    model, src, changed = lively(seed=3), sources(5, 3, 7, 6), 0
+    limits = replace(LIMITS, max_len=16, max_len_ratio=0.8)
+    size, groups = how.get("size", 6), {k: v for k, v in how.items() if k != "size"}
+    how = {**how, "size": size // how.get("groups", 1)}
+    begun = ((), (3,), (5, 2, 5, 2, 5), (2, 6))  # which may repeat
+    for prefixes in (((),) * 4, begun):
+        searched = prefixed(Unrepeated(model, n), prefixes)
+        found = beam_search(searched, src, limits, beam_size=size, n_best=size, **groups)
+        lengths = limits.max_lengths(src, PAD).tolist()
+        for sentence, limit, ids, ours in zip(src, lengths, prefixes, found, strict=True):
+            free = naive_search(model, sentence, limit=limit, prefix=ids, **how)
+            theirs = naive_search(model, sentence, limit=limit, prefix=ids, ngram=n, **how)
+            assert_alike(ours, theirs)
+            changed += [h.ids for h in free] != [h.ids for h in theirs]
+    assert changed > 2
 
 
 # ------------------------------------------------------------------------------- batches and limits
