@@ -102,7 +102,8 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
     if args.src_text is not None:
         return args.src_text, given, "--src_text number", False
     raw, name = open_source(args.src_file)
-    return read_lines(raw, name), given, f"{name}, line", args.prompt or raw.isatty()
+    where = "" if args.prompt else f"{name}, line"
+    return read_lines(raw, name), given, where, args.prompt or raw.isatty()
 
 
 def require_as_many(args: Namespace) -> None:
@@ -170,7 +171,7 @@ class Doubts:
 
     Args:
         most: the most tokens that it takes.
-        where: what comes before the number of a line in a message.
+        where: what comes before the number of a line in a message; at a prompt nothing.
     """
 
     def __init__(self, loaded: LoadedRun, most: int, where: str) -> None:
@@ -181,8 +182,10 @@ class Doubts:
     def watch(self, number: int, n_tokens: int) -> None:
         """Raises UserError for too many tokens."""
         if n_tokens > self.most:
-            line = f"{self.where} {number:,}: {n_tokens:,} tokens"
-            raise UserError(f"{line}, and the model takes {self.most:,} at most; split it")
+            line = f"{self.where} {number:,}" if self.where else "the line"
+            raise UserError(
+                f"{line}: {n_tokens:,} tokens, and the model takes {self.most:,} at most; split it"
+            )
         if n_tokens > self.loaded.config.data.max_len:
             self.first = self.first if self.long else number
             self.long.append(n_tokens)
@@ -212,8 +215,8 @@ class Doubts:
         if self.long and self.loaded.step:  # of an imported model's training nothing is known
             warning = "inputs longer than any sentence in training (data.max_len = "
             warning += f"{self.loaded.config.data.max_len}), where the model may do poorly: "
-            warning += f"{len(self.long):,}, of up to {max(self.long):,} tokens, the first in "
-            warning += f"{self.where} {self.first:,}"
+            warning += f"{len(self.long):,}, of up to {max(self.long):,} tokens"
+            warning += f", the first in {self.where} {self.first:,}" if self.where else ""
             print(f"warning: {warning}", file=sys.stderr)
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,19 +40,19 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data or decode")
     add_model_arguments(parser, several=ENSEMBLE)
     args = parser.parse_args(argv)
-    args.varied, given = {}, set()
-    for flag, texts in (("--set", args.overrides), ("--vary", args.vary)):
-        for text in texts:
-            key, values = parse_override(text)
+    given, args.varied = dict(map(parse_override, args.overrides)), {}
+    for text in args.vary:
+        key, _, values = text.partition("=")
+        if not key.startswith("decode.") or not values or key == "decode.neighbours.datastore":
+            raise UserError(f"--vary {text}: write decode.FIELD=A,B; a datastore is for --set")
+        if key in given or key in args.varied:
+            raise UserError(f"--vary {text}: {key} is given twice")
+        args.varied[key] = [*dict.fromkeys(values.split(","))]
+    varied = {key: ",".join(values) for key, values in args.varied.items()}
+    for flag, fields in (("--set", given), ("--vary", varied)):
+        for key, text in fields.items():
             if key in FIXED or key.startswith("decode.search"):
-                raise UserError(f"{flag} {text}: tune.py sets it itself: leave it out")
-            if flag == "--vary" and not key.startswith("decode."):
-                raise UserError(f"{flag} {text}: give a field of decode")
-            if flag == "--vary" and key in given:
-                raise UserError(f"{flag} {text}: {key} is given twice")
-            given.add(key)
-            if flag == "--vary":
-                args.varied[key] = values.split(",")
+                raise UserError(f"{flag} {key}={text}: tune.py sets it itself: leave it out")
     return args
 
 
@@ -76,7 +75,6 @@ def main(argv: list[str] | None = None) -> None:
 
     from data.corpora.build import build_corpus
     from translation.evaluation import EvaluationSet, choose_splits
-    from translation.translator import Translator
     from translation.tuning import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -87,16 +85,10 @@ def main(argv: list[str] | None = None) -> None:
     for beam, config in itertools.product(args.beam, configs):  # refuse before the first search
         decode = replace(config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
         replace(config, decode=decode)
-
-    def sets() -> Iterator[tuple[tuple[str, ...], EvaluationSet]]:
-        for values, config in zip(combinations, configs):
-            run, searching = replace(loaded, config=config), translator
-            if config != loaded.config:
-                searching = Translator.of(run, translator.searcher.device)
-            yield values, EvaluationSet(run, searching, split, greedy=False, limit=args.limit)
-
+    pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
     print(loaded.about(), flush=True)
-    grid = tune(sets(), (*args.varied,), beams=args.beam, penalties=args.length_penalty)
+    settings = {values: config.decode for values, config in zip(combinations, configs)}
+    grid = tune(pairs, settings, (*args.varied,), beams=args.beam, penalties=args.length_penalty)
     decode = loaded.config.decode  # the grid is for beam search alone
     more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
     more += ["decode.mbr=none"] * (decode.mbr is not None)

@@ -211,6 +211,7 @@ def _config(
         # their length counts the start token
         most = generation.get("max_new_tokens") or (generation.get("max_length") or 257) - 1
         beam_size = generation.get("num_beams") or 1
+        own = generation.maps[0] or generation  # which counts alone where it is there
         return Config(
             name=name,
             model=ModelConfig(
@@ -242,7 +243,7 @@ def _config(
                 if (alpha := generation.get("length_penalty")) is None
                 else alpha,
                 max_len=min(most, longest),
-                no_repeat_ngram_size=generation.get("no_repeat_ngram_size") or 0,
+                no_repeat_ngram_size=own.get("no_repeat_ngram_size") or 0,
             ),
         )
     except (ConfigError, TypeError) as error:

@@ -477,7 +477,10 @@ class EvaluateConfig(Section, section="evaluate"):
 
 
 # What scores of validation depend on beside the model: part of training where they choose.
-OF_BLEU = ("evaluate.bleu_sentences", "decode.max_len", "decode.max_len_ratio")
+OF_BLEU = (
+    "evaluate.bleu_sentences",
+    *("decode.max_len", "decode.max_len_ratio", "decode.no_repeat_ngram_size"),
+)
 
 
 class Beam(Section, kind="beam", section="decode.search"):

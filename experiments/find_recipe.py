@@ -324,10 +324,10 @@ class Halving(Experiment):
         return f"{head}{first['seed']}\n\n{table}{not_run(rows, self.noun)}"
 
     def _so_far(self, stages: Sequence[Sequence[Trial]]) -> str:
-        """What is said of a choice while trials of `stages` have neither ended nor failed."""
-        trials = itertools.chain(*stages)
-        settled = all(each in self.done or each.title in self.failures for each in trials)
-        return "" if settled else " so far"
+        """What is said of a choice while trials of `stages` are waited for."""
+        waits = self.args.report_only
+        missing = (each for each in itertools.chain(*stages) if each not in self.done)
+        return " so far" * any(waits or not self._skipped(each) for each in missing)
 
     def _winner(self, rows: Rows) -> str:
         """A line for each seed, and their mean."""

@@ -139,6 +139,8 @@ def write_short_corpus(config: Config, max_words: int, folder: Path) -> Parallel
         f"test_{i}" if name in texts or away else name
         for i, (name, away) in enumerate(zip(corpus.test, elsewhere))
     ]
+    if len({*tests}) < len(tests):
+        tests = [f"test_{i}" for i in range(len(tests))]
     texts.update(zip(tests, map(corpus.load, corpus.test)))
     prints = "".join(f"{stem} {text.fingerprint()} " for stem, text in texts.items())
     digest = hashlib.sha256(prints.encode()).hexdigest()[:8]

@@ -82,7 +82,7 @@ def training_digest(config: Config) -> str:
     data = as_before(config)
     if config.evaluate.choose_by != "loss":
         fields = dict(leaves(data, ""))
-        data["chosen_by"] = [fields[key] for key in OF_BLEU]
+        data["chosen_by"] = [fields[key] for key in OF_BLEU if key in fields]
     del data["name"], data["decode"]
     for section, patterns in NEUTRAL.items():
         for pattern in patterns:

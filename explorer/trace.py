@@ -35,7 +35,7 @@ def trace(
     """
     tokenizer, decode = translator.tokenizer, translator.decode
     [source] = translator.encode([src_text])
-    n_best = min(decode.n_best, decode.beam_size)
+    n_best, free = min(decode.n_best, decode.beam_size), not decode.no_repeat_ngram_size
     tree, results = searched(
         translator.searcher.model,
         torch.tensor([source], device=translator.searcher.device),
@@ -85,7 +85,7 @@ def trace(
             "n_best": n_best,
             "alpha": decode.length_penalty,
             "longest": tree.longest,
-            "own": isinstance(decode.search, Beam) and decode.mbr is None,
+            "own": isinstance(decode.search, Beam) and decode.mbr is None and free,
             "nodes": tree.nodes,
             "steps": tree.steps,
             "results": results,

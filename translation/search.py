@@ -157,13 +157,13 @@ class BatchSearch:
         greedy: bool,
     ) -> list[list[Hypothesis]]:
         """The search that `decode` names, or greedy search, of one batch."""
-        search, pad_id = decode.search, self.tokenizer.pad_id
+        search, ngram, pad_id = decode.search, decode.no_repeat_ngram_size, self.tokenizer.pad_id
         src = pad_sources(sources, pad_id).to(self.device)
         limits = limits_of(decode, self.tokenizer)
         size, n_best = (1, 1) if greedy else (decode.beam_size, decode.n_best)
         beam: dict[str, Any] = {"beam_size": size, "n_best": n_best}
         found: dict[int, list[Hypothesis]] = {}
-        engine = self.engine if greedy or isinstance(search, Beam) else None
+        engine = self.engine if not ngram and (greedy or isinstance(search, Beam)) else None
         longest = min(self.longest("source") or MAX_POSITIONS, MAX_POSITIONS)
         # CTranslate2 finds nothing for a source that is EOS alone.
         free = [i for i, ids in enumerate(sources) if 1 < len(ids) <= longest and not prefixes[i]]
@@ -172,8 +172,8 @@ class BatchSearch:
             found.update(zip(free, engine.search([sources[i] for i in free], limits, most, **beam)))
         left = [i for i in range(len(sources)) if not found.get(i)]
         src, model, rest = src[left], cast(SearchModel, self.model), []
-        if decode.no_repeat_ngram_size:
-            model = Unrepeated(model, decode.no_repeat_ngram_size)
+        if ngram:
+            model = Unrepeated(model, ngram)
         if any(prefixes[i] for i in left):
             ids = pad_sources([prefixes[i] for i in left], -1)
             model = Prefixed(model, ids.to(self.device))

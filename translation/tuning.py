@@ -3,11 +3,12 @@
 import itertools
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.schema import Beam
+from configs.schema import Beam, DecodeConfig
+from models.decoding.neighbours import NearestNeighbours
 from translation.evaluation import EvaluationSet
 from translation.metrics import sacrebleu_score
 from utils.tables import markdown_table
@@ -73,7 +74,8 @@ class Grid:
 
 
 def tune(
-    sets: Iterable[tuple[tuple[str, ...], EvaluationSet]],
+    pairs: EvaluationSet,
+    settings: Mapping[tuple[str, ...], DecodeConfig],
     varied: tuple[str, ...] = (),
     *,
     beams: Sequence[int],
@@ -81,24 +83,27 @@ def tune(
 ) -> Grid:
     """Search and score every pair of beam size and length penalty; reports to standard error.
 
-    sets: the values of the `varied` fields, with the pairs and the model that searches with them.
+    settings: the searches, each by its values of the `varied` fields.
 
     A beam of 1 is greedy search, which ends with its first hypothesis whatever the penalty, and is
     run once. Larger beams are run for each penalty, since it decides when a search ends and which
     hypotheses are kept.
     """
-    first, *others = sorted(set(penalties))
+    language, model = pairs.loaded.config.data.tgt_lang, pairs.translator.searcher.model
+    ordered = sorted(set(penalties))
     bleu: dict[tuple[*tuple[str, ...], int, float], float] = {}
-    for values, pairs in sets:
-        language = pairs.loaded.config.data.tgt_lang
-        plain = replace(pairs.translator.decode, search=Beam(), mbr=None, n_best=1)
+    for values, decode in settings.items():
+        if isinstance(model, NearestNeighbours):
+            near = decode.neighbours
+            model.k, model.temperature, model.weight = near.k, near.temperature, near.weight
+        plain = replace(decode, search=Beam(), mbr=None, n_best=1)
         with_values = "".join(f"{name}={value}, " for name, value in zip(varied, values))
-        for beam, penalty in itertools.product(sorted(set(beams)), (first, *others)):
-            if beam == 1 and penalty != first:
-                bleu[*values, beam, penalty] = bleu[*values, beam, first]
+        for beam, penalty in itertools.product(sorted(set(beams)), ordered):
+            if beam == 1 and penalty != ordered[0]:
+                bleu[*values, beam, penalty] = bleu[*values, beam, ordered[0]]
                 continue
-            decode = replace(plain, beam_size=beam, length_penalty=penalty)
-            hypotheses, seconds, cut_off = pairs.translate(decode)
+            tried = replace(plain, beam_size=beam, length_penalty=penalty)
+            hypotheses, seconds, cut_off = pairs.translate(tried)
             score = sacrebleu_score(hypotheses, pairs.references, language)
             bleu[*values, beam, penalty] = score
             told = f"{with_values}beam {beam}, length penalty {penalty:g}: BLEU {score:.2f} "

@@ -58,6 +58,10 @@ def test_training_files_hold_no_longer_sentences_and_test_files_all(tmp_path: Pa
     corpus = build_corpus(dataclasses.replace(config.data, corpus=away))
     assert corpus.load("test_1") == before["test"]
     assert {path: path.read_bytes() for path in copy.parent.iterdir()} == kept
+    shutil.copy(f"{copy}.fr", f"{config.data.corpus.root}/test_0.fr")
+    shutil.copy(f"{copy}.en", f"{config.data.corpus.root}/test_0.en")
+    config = apply_overrides(config, [f"data.corpus.test={copy},test_0"])
+    assert length_extrapolation.write_short_corpus(config, 6, tmp_path).test == away.test
     one_side = ParallelText(["a b", "a b c", "a b"], ["a b", "a", "a b c"])
     assert length_extrapolation.short_pairs(one_side, 2) == ParallelText(["a b"], ["a b"])
 

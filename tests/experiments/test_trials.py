@@ -137,10 +137,11 @@ def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> No
 def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() -> None:
     def digests(*more: str) -> list[str]:
         changes = [], ["evaluate.bleu_sentences=9"], ["decode.max_len=9"]
+        changes += (["decode.no_repeat_ngram_size=9"],)
         return [training_digest(apply_overrides(Config(), [*more, *each])) for each in changes]
 
     assert len(set(digests())) == 1
-    assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 4
+    assert len({*digests(), *digests("evaluate.choose_by=bleu")}) == 5
     known = dict(leaves(as_before(Config()), ""))
     newer = "evaluate.choose_by evaluate.every_steps model.gated model.layer_norm"
     newer += " tokenizer.quotes tokenizer.joint tokenizer.max_pairs train.freeze evaluate.also"

@@ -492,7 +492,11 @@ def test_the_patience_that_waits_for_bleu_goes_on(folder: Path, tmp_path: Path) 
     assert (result.stopped_early, len(losses), min(losses)) == (True, 4, losses[-1])
     again = copied(result.run, tmp_path)
     third = again.checkpoints / "regular_checkpoint_3.pt"
-    for change in ("evaluate.choose_by=loss", "evaluate.bleu_sentences=3"):
+    for change in (
+        "evaluate.choose_by=loss",
+        "evaluate.bleu_sentences=3",
+        "decode.no_repeat_ngram_size=3",
+    ):
         with pytest.raises(UserError, match=f"^{change.split('=')[0]} = .* was trained with"):
             run_here(apply_overrides(config, [change]), third)
     (again.checkpoints / "regular_checkpoint_4.pt").unlink()  # made again below

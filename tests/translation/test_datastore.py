@@ -15,6 +15,7 @@ import datastore
 import inference
 import test as test_script
 import train as train_script
+import tune
 from data.corpora.build import build_corpus
 from translation.evaluation import EvaluationSet
 from translation.loading import load_run
@@ -105,6 +106,17 @@ def test_processes_and_prefixes_and_links_serve_neighbours_too(
     one = ["--model_path", run, "--src_text", text.src[0], *settings(store)]
     begun = text.tgt[0].split()[0]
     assert translate(*one, "--prefix", begun, "--align").out.splitlines()[1] == text.tgt[0]
+
+
+def test_their_weight_can_be_tuned(run: Path, store: Path, in_process: Any) -> None:
+    given = [f"decode.neighbours.datastore={store}", "decode.neighbours.k=1", *LONG]
+    sets = [word for text in given for word in ("--set", text)]
+    vary = ("--vary", "decode.neighbours.weight=0.999,0.001")
+    few = ("--model_path", run, "--split", "validation", "--limit", "4", "--beam", "1")
+    ended = in_process(tune.main)(*few, "--length_penalty", "0", *sets, *vary)
+    first, second = ended.out.splitlines()[4:6]
+    assert first == "| 0.999 | 1 | **100.00** |"
+    assert second.startswith("| 0.001 | 1 | 0.")
 
 
 def test_every_model_of_an_ensemble_has_its_own(run: Path, store: Path, translate: Scripts) -> None:

@@ -348,9 +348,9 @@ def test_another_run_has_to_be_given_the_same_references() -> None:
 def test_a_grid_is_of_plain_beams_whatever_the_run_searches_by() -> None:
     pairs = mock.Mock(references=["a"], split="valid")
     pairs.loaded.config.data.tgt_lang = "en"
-    pairs.translator.decode = DecodeConfig(search=Sampling(), mbr="chrf", n_best=4)
+    decode = DecodeConfig(search=Sampling(), mbr="chrf", n_best=4)
     pairs.translate.return_value = ["a"], 0.1, 0
-    tuning.tune([((), pairs)], beams=[1, 2], penalties=[0.5, 1.0])
+    tuning.tune(pairs, {(): decode}, beams=[1, 2], penalties=[0.5, 1.0])
     asked = [call.args[0] for call in pairs.translate.call_args_list]
     assert {(each.search, each.mbr, each.n_best) for each in asked} == {(Beam(), None, 1)}
     of_one, *rest = [(each.beam_size, each.length_penalty) for each in asked]
