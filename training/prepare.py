@@ -155,7 +155,7 @@ def validation_loader(
     if len(ids) < world_size:
         raise UserError(
             f"{len(ids)} validation pairs for {world_size} processes: each needs one; use fewer "
-            "processes"
+            "processes (or leave it out, if it is a split of evaluate.also)"
         )
     return make_eval_loader(
         ids,
