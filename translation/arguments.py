@@ -193,7 +193,9 @@ def load_from_arguments(
         raise UserError(f"--workers {args.workers} is for a CPU; add --device cpu or leave it out")
     loaded = load_run(*(run_paths(args) if path is None else [path]), change=change)
     d_model = loaded.config.model.d_model
-    precision = resolve_precision(args.precision, device, d_model, setting="--precision")
+    exact = args.precision == "auto" and loaded.config.decode.neighbours.datastore
+    wanted = "fp32" if exact else args.precision
+    precision = resolve_precision(wanted, device, d_model, setting="--precision")
     engine, said = None, "torch"
     if args.engine != "torch":
         try:

@@ -130,7 +130,7 @@ def test_every_model_of_an_ensemble_has_its_own(run: Path, store: Path, translat
 
 
 def test_a_datastore_that_does_not_serve_is_refused(
-    run: Path, store: Path, translate: Scripts, tmp_path: Path
+    run: Path, store: Path, translate: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ["--model_path", run, "--src_text", "Oui."]
     said = translate(*one, *settings(tmp_path / "none")).error()
@@ -156,6 +156,9 @@ def test_a_datastore_that_does_not_serve_is_refused(
     )
     said = translate(*one, *settings(store), "--precision", "bf16").error()
     assert said == "decode.neighbours needs float32: leave --precision out"
+    monkeypatch.setattr("utils.machine.BF16_FROM_D_MODEL", 0)
+    monkeypatch.setattr("utils.machine.computes_bf16", lambda device: True)
+    assert translate(*one, *settings(store), "--precision", "auto").code == 0
     said = translate(*one, *settings(store), "--engine", "ctranslate2").error()
     assert "decode.neighbours: CTranslate2 lacks it; use --engine torch" in said
     said = translate(*one, "--set", "decode.neighbours.k=3").error()
