@@ -110,7 +110,8 @@ def _scores(results: Path, own: Mapping[str, Any]) -> Iterator[list[str]]:
         with contextlib.suppress(OSError, RecursionError, ValueError, LookupError, TypeError):
             record = json.loads(path.read_text("utf-8"))
             known = {**record, **record["config"]["data"]}
-            if own.items() <= known.items() and "partners" not in record:
+            alone = record.keys().isdisjoint({"partners", "neighbours"})
+            if alone and own.items() <= known.items():
                 yield [path.name.removesuffix("_scores.json"), *_row(record)]
 
 

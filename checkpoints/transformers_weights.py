@@ -2,8 +2,7 @@
 
 Both are this project's Transformer with sinusoids of the layout "half"; Pegasus has a norm after
 each stack. The layout decides only the order of the model dimension: permuting every weight that
-touches that dimension turns a model of the interleaved layout into one of "half". "t2t" has the
-order of "half" and frequencies of its own, which are left to the caller.
+touches that dimension turns a model of the interleaved layout into one of "half".
 """
 
 from collections.abc import Iterator, Mapping

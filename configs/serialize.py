@@ -15,7 +15,7 @@ from configs.schema import Config, DataConfig, DecodeConfig
 from configs.section import Section, fits, item_hint, join, kinds, to_dict, type_hints
 from utils.errors import ConfigError, closest_first
 
-PLACES = (".cache_dir", ".init_from", ".name_or_path", ".path", ".root")  # keys of folders
+PLACES = (".cache_dir", ".datastore", ".init_from", ".name_or_path", ".path", ".root")
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
@@ -53,7 +53,8 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         if position is not None and key in fixed:
             raise ConfigError(f"--position {position} and --set {text}: give one of the two")
         if not value and key.endswith(PLACES):  # as from a shell variable that is not set
-            raise ConfigError(f"{key} = '': name a folder")
+            what = "file" if key.endswith(".datastore") else "folder"
+            raise ConfigError(f"{key} = '': name a {what}")
     texts = [*(f"model.position.{field}" for field in fields), *texts]
     given = sorted(map(parse_override, texts), key=lambda override: override[0].count("."))
     after = [override for override in given if override[0].startswith(("name", "model.position"))]

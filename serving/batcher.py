@@ -109,7 +109,7 @@ class Batcher:
         """In the thread: compute a batch and give each job its result."""
         try:
             results = self.work(batch[0].key, [job.item for job in batch])
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             if len(batch) == 1:
                 loop.call_soon_threadsafe(_settle, batch[0].found.set_exception, batch[0], error)
                 return

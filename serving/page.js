@@ -49,7 +49,7 @@ function setModel() {
   text.lang = tag(model.source);
   text.placeholder = model.source === "fr" ? "Le chat dort." : "";
   at("ranked-note").textContent = model.mbr
-    ? `Mean ${model.mbr} against the other translations, summed over the sentences: higher is better.`
+    ? `Expected ${model.mbr} against all translations found, itself included, summed over the sentences: higher is better.`
     : "Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
   at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it

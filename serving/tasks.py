@@ -99,8 +99,10 @@ class Served:
             linked = self.translator.align(sources, targets)
             return [{"src": each.src, "tgt": each.tgt, "pairs": each.links} for each in linked]
         decode = self.translator.decode
-        n_best = task.n_best if task.search == "sample" else min(task.n_best, decode.beam_size)
-        if decode.mbr:  # equal texts are made one
+        n_best = task.n_best
+        if task.search != "sample":  # with mbr the best is chosen among as many as elsewhere
+            n_best = decode.n_best if decode.mbr else min(n_best, decode.beam_size)
+        elif decode.mbr:
             n_best = max(n_best, decode.n_best)
         texts, prefixes = map(list, zip(*items))
         found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)

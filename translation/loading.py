@@ -1,5 +1,6 @@
 """Loads a trained run: model, tokenizer and configuration, checked to fit each other."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,10 +9,10 @@ from typing import Any
 
 import torch
 
-from checkpoints.content import checkpoint_config, read_checkpoint
+from checkpoints.content import CONFIG, checkpoint_config, read_checkpoint
 from checkpoints.ctranslate2 import MAX_POSITIONS
 from checkpoints.resolve import resolve_checkpoint
-from checkpoints.run import Run
+from checkpoints.run import WEIGHTS, Run
 from configs.schema import Beam, Config
 from models.build import build_model
 from models.decoding.ensemble import Ensemble
@@ -104,7 +105,7 @@ def load_run(
     checkpoint, a tokenizer or their fit is at fault.
     """
     checkpoint, run = resolve_checkpoint(model_path, prefer="best")
-    payload, checksum = read_checkpoint(checkpoint), sha256(checkpoint)
+    payload, checksum = read_checkpoint(checkpoint), _checksum(checkpoint)
     own = checkpoint_config(payload)
     try:
         config = change(own)
@@ -131,6 +132,14 @@ def load_run(
             )
     what = checkpoint, checksum, run, config, tokenizer, model, epoch, step, trained
     return LoadedRun(*what, tuple(partners))
+
+
+def _checksum(checkpoint: Path) -> str:
+    """SHA-256 of a checkpoint; of an export's weights with its config, which may be edited."""
+    own = sha256(checkpoint)
+    if checkpoint.name != WEIGHTS:
+        return own
+    return hashlib.sha256(f"{own} {sha256(checkpoint.with_name(CONFIG))}".encode()).hexdigest()
 
 
 def run_tokenizer(run: Run, payload: Mapping[str, Any]) -> BaseTokenizer:

@@ -405,6 +405,12 @@ def test_the_scripts_take_the_exported_folder_for_a_run_and_training_does_not_go
     assert len(set(by_run.out.splitlines())) > len(TEXTS)
     with pytest.raises(UserError, match="no checkpoint"):
         resolve_checkpoint(out, prefer="newest")
+    # What is kept for the export is not taken for it once its config is another.
+    config, checksum = out / "config.json", load_run(out).checksum
+    edited = {**json.loads(config.read_text("utf-8")), "name": "edited"}
+    del edited["crc32"]
+    config.write_text(json.dumps(edited), "utf-8")
+    assert load_run(out).checksum != checksum
 
 
 def test_a_link_stands_for_the_run_that_it_lies_in_or_for_the_one_behind_it(made: Made) -> None:

@@ -377,7 +377,7 @@ def test_the_script_writes_a_folder_whose_card_works(
     elsewhere = {"corpus": {**data["corpus"], "n_test": 7}}
     changes = elsewhere, {"max_len": 7}, {"eval_long": "truncate"}
     others = [{**record, "config": {"data": {**data, **change}}} for change in changes]
-    for n, other in enumerate([{**record, "partners": []}, *others]):
+    for n, other in enumerate([{**record, "partners": []}, {**record, "neighbours": {}}, *others]):
         (run / "results" / f"other{n}_first8_scores.json").write_text(json.dumps(other))
     out = tmp_path / "out"
     ended = run_script(

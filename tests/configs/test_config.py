@@ -213,6 +213,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("data.corpus.root=, data.corpus=files", "data.corpus.root = '': name a folder"),
         ("tokenizer.name_or_path=, tokenizer=marian", "tokenizer.name_or_path = '': name a folder"),
         ("train.init_from=", "train.init_from = '': name a folder"),
+        ("decode.neighbours.datastore=", "decode.neighbours.datastore = '': name a file"),
         ("data.corpus.path=, data.corpus=iwslt2017", "data.corpus.path = '': name a folder"),
         ("train.init_model=true", "train.init_model = True: takes the model of train.init_from"),
         ("name=..", "name = '..': letters"),

@@ -111,7 +111,7 @@ def test_a_model_without_attention_and_scores_of_another_kind(
         assert text_of(browser, "best").count("\n") == 1  # not the error of linking
         assert not browser.find_element(By.ID, "explore").is_displayed()
         assert browser.execute_script("return chosen().name") == "a  b"  # an option shows "a b"
-        assert text_of(browser, "ranked-note").startswith("Mean chrf against the other")
+        assert text_of(browser, "ranked-note").startswith("Expected chrf against all")
         items = browser.find_elements(By.CSS_SELECTOR, "#ranked li")
         assert {item.get_attribute("lang") for item in items} == {"en"}
         Select(browser.find_element(By.ID, "model")).select_by_index(1)

@@ -171,6 +171,7 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Ri
         (DecodeConfig(), 3, 3),
         (DecodeConfig(), 99, 5),  # as many as a beam has
         (DecodeConfig(mbr="chrf"), 3, 5),  # all that are compared
+        (DecodeConfig(mbr="chrf", n_best=2), 3, 2),  # and no others
         (DecodeConfig(search=Sampling(), n_best=2), 99, 99),
     ],
 )
