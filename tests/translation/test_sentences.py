@@ -120,6 +120,7 @@ def test_a_translation_of_fewer_sentences_is_told(
     count = "translation.sentences.split_sentences"
     monkeypatch.setattr(count, lambda line, language: [line] * many.get(line, 1))
     told = "warning: lines of several sentences with fewer in the translation: 1; "
-    told += "--split_sentences translates each sentence by itself\n"
-    assert infer(*text, *many, "--src_text", "Le chat dort.").err == told
-    assert infer(*text, "Le chat dort.").err == ""
+    told += "--split_sentences translates each sentence by itself"
+    for lines, expected in ((["Le chat dort."], []), ([*many, "--src_text", "Oui."], [told])):
+        said = infer(*text, *lines).err.splitlines()
+        assert [line for line in said if "translations cut off" not in line] == expected
