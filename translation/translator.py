@@ -37,6 +37,7 @@ from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch, in_batches, limits_of, pad_sources
 from translation.sentences import join_candidates, lower_capitals, split_sentences
+from translation.settings import config_change
 from translation.workers import Workers
 from utils.errors import UserError
 from utils.machine import in_float32, own_modes, resolve_device
@@ -78,6 +79,7 @@ class Translator:
         *partners: str | Path,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = torch.float32,
+        overrides: Sequence[str] = (),
     ) -> Translator:
         """The translator of a trained model, on its device.
 
@@ -87,8 +89,10 @@ class Translator:
             partners: further models, which translate with it as an ensemble.
             device: "auto" (CUDA where there is a device), "cpu", "cuda", "cuda:N".
             dtype: float32, float64, bfloat16 or float16: of weights and computation.
+            overrides: "decode.FIELD=VALUE" texts, as of the scripts' --set.
 
-        Raises UserError for models that are missing, damaged, or do not fit together.
+        Raises UserError for models that are missing, damaged, or do not fit together, and for what
+        cannot be set.
         """
         for each in (path, *partners):
             if not isinstance(each, str | Path):
@@ -96,8 +100,8 @@ class Translator:
         wanted = TYPES.get(str(dtype).removeprefix("torch."))
         if wanted is None:
             raise UserError(f"dtype {dtype!r}: one of {', '.join(TYPES)}")
-        on = resolve_device(str(device))
-        return cls.of(load_run(path, *partners), on, wanted)
+        on, change = resolve_device(str(device)), config_change(None, None, _texts(overrides))
+        return cls.of(load_run(path, *partners, change=change), on, wanted)
 
     @classmethod
     def of(

@@ -91,10 +91,8 @@ def test_a_list_has_its_order_and_the_settings_are_those_of_the_configuration_un
     assert translator.translate([]) == []
 
 
-def test_the_least_risk_is_found_among_all_however_many_are_asked_for(
-    translator: Translator,
-) -> None:
-    ranking = replace(translator, decode=replace(translator.decode, mbr="chrf"))
+def test_the_least_risk_is_found_among_all_however_many_are_asked_for(trained_run: Path) -> None:
+    ranking = Translator.load(trained_run, device="cpu", overrides=["decode.mbr=chrf"])
     asked = [ranking.translate("Oui.", n_best=n).hypotheses for n in (None, 1, 3)]
     assert [len(each) for each in asked] == [5, 1, 3]
     assert [[h.score for h in each] for each in asked[1:]] == [
@@ -153,6 +151,8 @@ def test_mistakes_in_loading_in_settings_and_in_pairs_are_named(translator: Tran
         Translator.load(["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="dtype 'float8': one of float32, float64, bf"):
         Translator.load("nowhere", dtype="float8")
+    with pytest.raises(UserError, match=r"--set model\.dropout=0: .*was fixed by training"):
+        Translator.load("nowhere", overrides="model.dropout=0")
     with pytest.raises(UserError, match="sources: 2, translations: 1; give as many"):
         translator.score(["Oui.", "Non."], ["Yes."])
     for n, m in ((1, 4), (4, 1)):  # all are counted
