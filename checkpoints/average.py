@@ -55,7 +55,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     shared. All else is taken from the newest; a run is newer than its parent. `averaged` names the
     sources. There is no optimizer: training cannot go on from it. Raises UserError for fewer than
     two checkpoints or one given twice. It also raises it unless they are of one model and tokenizer
-    and of one run, of a run and its parent, or of runs with the same parent.
+    and of a run and its parent, of runs with the same parent, or of trainings that began alike:
+    one run, or its copies.
     """
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         given = ", ".join(map(str, paths))
