@@ -3,9 +3,11 @@
 import os
 import shlex
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from configs.load import add_set_argument
+from configs.schema import NO_NEIGHBOURS, Config
 from translation.arguments import add_model_arguments, load_from_arguments, require_runs
 from translation.settings import config_change
 from utils.cli import Parser, positive, run_main
@@ -31,6 +33,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     change = config_change(None, None, args.overrides, settable=("data.",))
+
+    def by_itself(trained: Config) -> Config:
+        config = change(trained)
+        return replace(config, decode=replace(config.decode, neighbours=NO_NEIGHBOURS))
+
     require_runs(args)
     import logging
 
@@ -41,14 +48,14 @@ def main(argv: list[str] | None = None) -> None:
     from utils.progress import Bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    loaded, translator = load_from_arguments(args, change)
+    loaded, translator = load_from_arguments(args, by_itself)
     data, corpus = loaded.config.data, build_corpus(loaded.config.data)
     [split] = choose_splits(corpus, args.split or corpus.train)
     text, pairs = load_split(data, corpus, split, loaded.tokenizer, training=True)
     name, pairs = split.replace(os.sep, "_"), first_pairs(pairs, args.limit)
     name += f"_first{args.limit}" * (args.limit is not None) + f"_{text.fingerprint()[:8]}"
     default = loaded.run.path / "datastores" / f"{loaded.checkpoint.stem}_{name}.safetensors"
-    path = output_path(args.output or default)
+    path = output_path(args.output or default, never=[loaded.checkpoint])
     if "," in str(path) or (path.exists() and not path.is_file()):
         why = "has a comma, which parts names" if "," in str(path) else "is no file"
         raise UserError(f"--output {path} {why}: give another name")

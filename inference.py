@@ -194,7 +194,8 @@ class Doubts:
         """Count what was cut off; if lines are searched whole, too few sentences and capitals."""
         from translation.sentences import lower_capitals, split_sentences
 
-        self.cut_off += sum(not item.best.finished for item in items)
+        shown = ((item.greedy, *item.beam[:1]) for item in items)
+        self.cut_off += sum(any(each and not each.finished for each in one) for one in shown)
         data, items = self.loaded.config.data, items if whole else []
         for item in items:
             n = len(split_sentences(item.src, data.src_lang))

@@ -2,6 +2,7 @@
 
 import itertools
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     given, args.varied = dict(map(parse_override, args.overrides)), {}
     for text in args.vary:
-        key, _, values = text.partition("=")
+        key, _, values = map(str.strip, text.partition("="))
         if not key.startswith("decode.") or not values or key == "decode.neighbours.datastore":
             raise UserError(f"--vary {text}: write decode.FIELD=A,B; a datastore is for --set")
         if key in given or key in args.varied:
@@ -83,20 +84,19 @@ def main(argv: list[str] | None = None) -> None:
     [split] = choose_splits(corpus, args.split or corpus.validation)
     configs = [change(loaded.config) for change in changes]
     for beam, config in itertools.product(args.beam, configs):  # refuse before the first search
-        decode = replace(config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
-        replace(config, decode=decode)
+        replace(config.decode, search=Beam(), mbr=None, n_best=1, beam_size=beam)
     pairs = EvaluationSet(loaded, translator, split, greedy=False, limit=args.limit)
-    print(loaded.about(), flush=True)
     settings = {values: config.decode for values, config in zip(combinations, configs)}
-    grid = tune(pairs, settings, (*args.varied,), beams=args.beam, penalties=args.length_penalty)
+    tried = {"beams": args.beam, "penalties": args.length_penalty}
+    with writer(args.markdown) if args.markdown else nullcontext(lambda lines: None) as write:
+        print(loaded.about(), flush=True)
+        grid = tune(pairs, settings, (*args.varied,), **tried)
+        write(grid.markdown().splitlines())
     decode = loaded.config.decode  # the grid is for beam search alone
     more = ["decode.search=beam"] * (not isinstance(decode.search, Beam))
     more += ["decode.mbr=none"] * (decode.mbr is not None)
     flags = grid.flags(run_paths(args), [*args.overrides, *more])
     print(f"\n{grid.markdown()}\n{flags}", flush=True)
-    if args.markdown is not None:
-        with writer(args.markdown) as write:
-            write(grid.markdown().splitlines())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from data.corpora.text import normalize_whitespace
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.tree import likeliest, searched
-from models.positional_encodings.base import AttentionPosition
+from models.positional_encodings.base import AttentionPosition, Side
 from models.positional_encodings.ssmax import Ssmax
 from pictures.attention import attention_maps
 from pictures.schemes import Scheme, trained_scheme
@@ -19,7 +19,7 @@ from translation.loading import LoadedRun
 from translation.search import limits_of, not_a_number
 from translation.translator import Translator
 
-SIDE = {"encoder": "source", "decoder": "target"}
+SIDE: dict[str, Side] = {"encoder": "source", "decoder": "target"}
 
 
 def trace(
@@ -151,14 +151,13 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
             parts.append(part | more)
 
     for stack, at in where.items():
-        tables = scheme.tables(at)
-        add("table", stack, tables.get(SIDE[stack], tables.get("")))
+        add("table", stack, scheme.tables(at, (SIDE[stack],)).get(""))
         turned = scheme.rotation(stack, at)
         if (turned == turned[:, :1]).all():
             turned = turned[:, :1]
         stretched = {} if np.allclose(abs(turned), 1) else {"factors": pack(abs(turned))}
         add("rotation", stack, np.angle(turned), **stretched)
-        add("bias", stack, scheme.biases(at).get(stack))
+        add("bias", stack, scheme.biases(at, (stack,)).get(stack))
     note = f"{scheme.name} ({scheme.state}), for {n_source} source and {n_target} target tokens."
     by_words, by_length = (scheme.decided_by(cause, where) for cause in ("words", "length"))
     if by_words:

@@ -5,7 +5,7 @@ them, 0 .. n-1; only Shaw's tables have code of their own. Arrays are float64.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -92,18 +92,17 @@ class Scheme:
         return self.module.positions(side, 0, n, torch.device("cpu"))
 
     @torch.inference_mode()
-    def tables(self, at: int | Tensor) -> dict[str, np.ndarray]:
+    def tables(self, at: int | Tensor, sides: Sequence[Side] = SIDES) -> dict[str, np.ndarray]:
         """What is added to the embeddings, [T,D] by side."""
         positions = _whole(at)
         zeros = torch.zeros(1, len(positions), self.model.d_model, dtype=torch.float64)
-        inputs = {side: self.module.input(side) for side in SIDES}
+        inputs = {side: self.module.input(side) for side in sides}
         found: dict[str, np.ndarray] = {
             side: module(zeros, positions)[0].numpy()
             for side, module in inputs.items()
             if type(module).forward is not InputPosition.forward
         }
-        one = inputs["source"] is inputs["target"]
-        return {"": found["source"]} if found and one else found
+        return {"": found[sides[0]]} if found and len({*inputs.values()}) == 1 else found
 
     # ----------------------------------------------------------------------------- inside attention
 
@@ -248,14 +247,14 @@ class Scheme:
         return logits[0, 0, 0].flip(0).numpy() / self.model.head_dim
 
     @torch.inference_mode()
-    def biases(self, at: int | Tensor) -> dict[str, np.ndarray]:
+    def biases(self, at: int | Tensor, stacks: Sequence[str] = STACKS) -> dict[str, np.ndarray]:
         """What the `bias` of each layer adds to the scaled logits, [L,H,T,T] by stack.
 
         NaN where the mask forbids, 0 in a layer without. L is 1 where all layers share one module.
         Transformer-XL's v r, which positions alone decide too, is in its `logit_term` instead.
         """
         found, positions = {}, _whole(at)
-        for stack in STACKS:
+        for stack in stacks:
             places = Places(positions, positions, causal=stack == "decoder")
             biases = [module.bias(places) for module in self.layers(stack)]
             if any(bias is not None for bias in biases):

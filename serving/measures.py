@@ -1,5 +1,6 @@
 """Around every request: its counts, headers that protect the page, and errors without details."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -67,7 +68,9 @@ class Watched:
 
         try:
             await self.app(scope, receive, sending)
-        except Exception:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of a library in Rust is no Exception
             logger.exception("a request failed")
             if not status:
                 answer = JSONResponse({"error": "internal error"}, 500)

@@ -74,5 +74,5 @@ def _read(path: Path, loaded: LoadedRun) -> Datastore:
         why = getattr(error, "strerror", None) or f"not a datastore, {one_line(error)}"
         raise UserError(f"decode.neighbours.datastore: {path}: {why}; {make}") from error
     if made_for != loaded.checksum:
-        raise UserError(f"{path} has the states of another checkpoint: {make}")
+        raise UserError(f"{path} has the states of another checkpoint or config: {make}")
     return Datastore(keys, values)

@@ -51,7 +51,7 @@ def config_change(
                 apply_overrides(Config(), [text])  # its error lists the fields
             named = {"data.": "data.* but the languages", "data.max_len": "data.max_len"}
             allowed = ", ".join(named.get(each, f"{each}*") for each in settable)
-            idle = key.startswith(("data.", "evaluate.")) and not key.startswith(TRAINED)
+            idle = key.startswith(("data.", "evaluate.", "decode.")) and not key.startswith(TRAINED)
             why = "is of no use" if idle else "was fixed by training"
             if key in IDLE and key.startswith(settable):
                 raise UserError(f"--set {text}: {key} is of training alone: leave it out")

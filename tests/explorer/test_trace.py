@@ -19,6 +19,7 @@ from configs.position_names import POSITIONS
 from configs.positions import (
     Alibi,
     DynamicNtkScaling,
+    Fox,
     Interleaved,
     Learnable,
     NoPosition,
@@ -26,6 +27,7 @@ from configs.positions import (
     Rope,
     Shaw,
     Ssmax,
+    Tupe,
 )
 from configs.schema import ModelConfig
 from explorer.heads import head_statistics
@@ -239,6 +241,15 @@ def test_the_note_is_true_of_every_scheme() -> None:
         assert (other in note) == (name == "dynamic"), name
         assert ("grow by s ln n" in note) == ("ssmax" in name), name
         assert ("cross-attention turn too" in note) == name.startswith("cross"), name
+
+
+@pytest.mark.parametrize("encoder", [Learnable(max_positions=8), Tupe(max_positions=8)])
+def test_a_decoder_that_counts_may_have_more_tokens_than_the_encoder_has_positions(
+    encoder: Any,
+) -> None:
+    model = ModelConfig(position=Fox(encoder=encoder), d_model=16, n_heads=2)
+    found = positions(fresh_scheme("fox", model), 6, 12)["parts"]
+    assert {part["stack"] for part in found} == {"encoder"}
 
 
 @pytest.mark.parametrize("position", [Alibi(), Randomized(scheme=Alibi())], ids=lambda p: p.kind)

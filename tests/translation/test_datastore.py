@@ -145,14 +145,16 @@ def test_a_datastore_that_does_not_serve_is_refused(
     assert said.endswith(make)
     save_file(load_file(store), tmp_path / "elsewhere")
     said = translate(*one, *settings(tmp_path / "elsewhere")).error()
-    assert said.startswith(f"{tmp_path / 'elsewhere'} has the states of another checkpoint")
+    assert said.startswith(
+        f"{tmp_path / 'elsewhere'} has the states of another checkpoint or config"
+    )
     other = copy_run(run, tmp_path / "other")
     payload = torch.load(best_of(other), weights_only=True)
     torch.save({**payload, "more": 1}, best_of(other))
     said = translate("--model_path", other, *one[2:], *settings(store)).error()
     assert said == (
-        f"{store} has the states of another checkpoint: make its own by datastore.py --model_path "
-        f"{best_of(other)}"
+        f"{store} has the states of another checkpoint or config: make its own by datastore.py "
+        f"--model_path {best_of(other)}"
     )
     said = translate(*one, *settings(store), "--precision", "bf16").error()
     assert said == "decode.neighbours needs float32: leave --precision out"
@@ -190,6 +192,8 @@ def test_the_pairs_of_a_datastore_are_those_that_training_takes(
     os.mkfifo(pipe := tmp_path / "pipe")
     args[5] = pipe
     assert make(*args).error() == f"--output {pipe} is no file: give another name"
+    args[5] = best_of(run)
+    assert make(*args).error() == f"--output {best_of(run)} is the input itself: give another file"
     args[5] = tmp_path / "a,b"
     said = make(*args).error()
     assert said.endswith("a,b has a comma, which parts names: give another name")

@@ -26,6 +26,8 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import REGULAR, Run
 from configs.schema import Config
 from data.corpora.build import build_corpus
+from translation.answers import NOTHING, Translated
+from translation.loading import load_run
 from translation.settings import config_change
 from translation.translator import Translator
 from utils.errors import UserError
@@ -422,6 +424,10 @@ def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_an
     words += r"the first in standard input, line 1\n"
     cut = "warning: translations cut off by the limits of length: 3; raise decode.max_len or "
     assert re.fullmatch(rf"{cut}decode\.max_len_ratio\n{words}", ended.err)
+    doubts = inference.Doubts(load_run(trained_run), 9, "")
+    for greedy in (replace(NOTHING, finished=False), NOTHING, None):  # beside a beam's that ended
+        doubts.compare([Translated("Oui.", greedy, [NOTHING])], whole=False)
+    assert doubts.cut_off == 1
 
 
 def test_long_sentences_make_smaller_batches_and_the_same_translations(
