@@ -397,6 +397,10 @@ def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:
 # ------------------------------------------------------------------- a search that takes its time
 
 
+class Panic(BaseException):
+    """As what libraries in Rust raise."""
+
+
 class Slow:
     """A model that answers when it may."""
 
@@ -419,7 +423,7 @@ class Slow:
         self.begun.set()
         assert self.may_end.wait(20)
         if "broken" in texts:
-            raise RuntimeError("a secret of /root")
+            raise Panic("a secret of /root")
         return [[{"text": text.upper(), "score": 0.0}] for text in texts]
 
 
