@@ -125,7 +125,9 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
     steps = first["progress"]["step"], other["progress"]["step"]
     runs = [_home(*each) for each in zip((first_path, path), configs, steps)]
     named = [config.train.init_from for config in configs]
-    parents = [None if name is None else _run(name) for name in named]
+    parents = [
+        None if name is None else _run(name, of) for name, of in zip(named, (first_path, path))
+    ]
     if runs[0] == parents[1] or runs[1] == parents[0]:
         return runs[0] == parents[1]
     if parents[0] is None or parents[0] != parents[1]:
@@ -148,5 +150,8 @@ def _home(path: Path, config: Config, step: int) -> Path:
     return _run(path)
 
 
-def _run(path: str | Path) -> Path:
-    return run_of(Path(os.path.expanduser(path))).path.resolve()
+def _run(name: str | Path, child: Path | None = None) -> Path:
+    """A run's folder. One named in a child's config is looked for from there upwards first."""
+    path = Path(os.path.expanduser(name))
+    above = () if child is None else child.resolve().parents
+    return run_of(next((up / path for up in above if (up / path).exists()), path)).path.resolve()

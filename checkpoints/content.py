@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from checkpoints.run import FORMAT, WEIGHTS, DamagedError, Run, read_progress
 from configs.load import read_config_json, write_config_json
-from configs.schema import OF_BLEU, Config
+from configs.schema import OF_BLEU, Config, Plateau
 from configs.serialize import diff, from_dict, to_dict
 from tokenizer.base import BaseTokenizer
 from utils.errors import ConfigError, UserError, one_line
@@ -56,6 +56,8 @@ def checkpoint_config(payload: Mapping[str, Any]) -> Config:
 def fixed_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
     """As `diff`, for the fields that a resumed run may not change."""
     fixed = MAY_NOT_CHANGE + OF_BLEU * (now.evaluate.choose_by != "loss")
+    if isinstance(now.optim.schedule, Plateau):  # it observes each validation
+        fixed += ("evaluate.every_epochs", "evaluate.every_steps")
     return [
         found
         for found in diff(before, now)

@@ -48,12 +48,15 @@ _NORMS = {
 _TABLES = {
     "src_embedding.weight": (EMBEDDINGS[0], SHARED),
     "tgt_embedding.weight": (EMBEDDINGS[1], SHARED),
-    "output.weight": ("lm_head.weight", EMBEDDINGS[1], SHARED),
+    "output.weight": ("lm_head.weight",),
 }
 _TIED: dict[str, dict[str, tuple[str, ...]]] = {
     "none": {},
-    "target": {"tgt_embedding.weight": ("lm_head.weight",)},
-    "all": dict.fromkeys(_TABLES, ("lm_head.weight", *EMBEDDINGS)),
+    "target": {
+        "tgt_embedding.weight": ("lm_head.weight",),
+        "output.weight": (EMBEDDINGS[1], SHARED),
+    },
+    "all": dict.fromkeys(_TABLES, ("lm_head.weight", *EMBEDDINGS, SHARED)),
 }
 
 

@@ -83,10 +83,11 @@ def chosen_methods(text: str) -> list[str]:
 
 
 def parts_of(names: Sequence[str]) -> list[str]:
-    """The parts joined by + in the names. Raises UserError where there is nothing beside a +."""
+    """The parts joined by + in the names. Raises UserError for a part without a name, or twice."""
     for name in names:
-        if "" in name.split("+"):
-            raise UserError(f"{name!r}: name something on both sides of +")
+        parts = name.split("+")
+        if "" in parts or len(set(parts)) < len(parts):
+            raise UserError(f"{name!r}: name something else on both sides of +")
     return [part for name in names for part in name.split("+")]
 
 

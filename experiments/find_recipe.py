@@ -145,7 +145,7 @@ def sample(choices: Sequence[Sequence[str]]) -> list[str]:
     names: dict[str, None] = {}
     for alternatives in itertools.product(*choices):
         parts = [part for each in alternatives for part in each.split("+") if part != BASELINE]
-        names["+".join(parts) or BASELINE] = None
+        names["+".join(dict.fromkeys(parts)) or BASELINE] = None
     draw = random.Random(0)
     return sorted(names, key=lambda _: draw.random())
 
@@ -188,7 +188,7 @@ def recipe_config(args: Namespace, recipe: str, millions: float, seed: int) -> C
         raise ConfigError(f"{recipe}: {error}") from None
     if (warmup := getattr(config.optim.schedule, "warmup_steps", None)) is not None:
         shrunk.append(f"optim.schedule.warmup_steps={max(1, round(share * warmup))}")
-    if config.train.ema_decay is not None:
+    if config.train.ema_decay is not None and share < 1:
         decay = round(max(0.5, 1 - (1 - config.train.ema_decay) / share), 6)
         shrunk.append(f"train.ema_decay={decay}")
     return apply_overrides(config, shrunk)

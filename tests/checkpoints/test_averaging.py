@@ -192,6 +192,7 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     folder.mkdir(parents=True)
     home = f"~/{run.path.name}"
     parents = None, file, home, run.checkpoints, "elsewhere", folder.parent
+    parents += (run.path.relative_to(tmp_path.parent),)  # as typed where the child was trained
     for seed, parent in ((0, None), *enumerate(parents, 1)):
         init_from = parent and str(parent)
         train = {**payload["config"]["train"], "seed": seed, "init_from": init_from}
@@ -200,7 +201,7 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
             config["model"] = {**config["model"], "dropout": 0.4}
         torch.save({**payload, "config": config}, folder / f"{len(others)}.pt")
         others.append(folder / f"{len(others)}.pt")
-    copy, seed, child, sibling, third, stranger, grandchild = others
+    copy, seed, child, sibling, third, stranger, grandchild, typed = others
     words = "are of different runs (train.seed is {} and {}), whose mean is not a model: translate"
     assert words.format(0, 1) in averaged(file, seed).error()
     assert words.format(2, 5) in averaged(child, stranger).error()
@@ -211,6 +212,7 @@ def test_checkpoints_of_different_runs_have_a_mean_where_they_began_alike(
     torch.save(moved, folder / "other_text.pt")
     assert "are of different runs (its text is" in averaged(file, folder / "other_text.pt").error()
     related = (file, copy), (file, child), (child, sibling), (sibling, third), (grandchild, child)
+    related += ((typed, file), (typed, child))
     for path, other in related:
         assert averaged(path, other).code == 0
     last = run.files(REGULAR)[-1]

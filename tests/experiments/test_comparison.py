@@ -149,7 +149,8 @@ def test_every_method_fits_the_default_config_and_changes_it() -> None:
     ("script", "arguments", "words"),
     [
         (compare_positions, "--positions rope,rpoe", "no position scheme 'rpoe': there are none, "),
-        (compare_methods, "--methods r_drop+", "'r_drop+': name something on both sides of +"),
+        (compare_methods, "--methods r_drop+", "'r_drop+': name something else on both sides of"),
+        (compare_methods, "--methods ema+ema", "'ema+ema': name something else on both sides of"),
         (compare_positions, "--positions ,", "name at least one position scheme"),
         (compare_positions, "--baseline best", "no position scheme 'best'"),
         (compare_positions, "--baseline rope,t5", "--baseline 'rope,t5': give one scheme"),

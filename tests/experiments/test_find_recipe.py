@@ -175,7 +175,7 @@ def test_what_another_process_has_done_meanwhile_is_no_failure_and_goes_on(
         ("--choice train.seed=1,train.seed=2", "--choice train.seed: .*see --seeds"),
         ("--set train.max_steps=3", "--set train.max_steps: .*see --rounds"),
         ("--set train.max_epochs=3", "--set train.max_epochs: .*see --rounds"),
-        ("--choice rope+,alibi", r"'rope\+': name something on both sides of \+"),
+        ("--choice rope+,alibi", r"'rope\+': name something else on both sides of \+"),
     ],
 )
 def test_what_would_do_nothing_is_refused(given: str, why: str) -> None:

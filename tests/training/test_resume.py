@@ -522,6 +522,8 @@ def test_an_end_between_two_validations_counts_for_nothing_in_a_longer_run(folde
     assert list(log_of(cut, "validation")) == [14, 21]
     due = [f"regular_checkpoint_{epoch}.pt" for epoch in (2, 4, 5)]  # the last one always
     assert [path.name for path in whole.files(REGULAR)] == due
+    with pytest.raises(UserError, match=r"^evaluate\.every_steps = 3, .* was trained with"):
+        run_here(apply_overrides(long, ["evaluate.every_steps=3"]), resume=cut.path)
     run_here(long, resume=cut.path)
     assert log_of(cut) == log_of(whole)
     assert_same(whole, cut, "regular_checkpoint_5.pt")
