@@ -28,6 +28,7 @@ POSITIONS: dict[str, positions.Position] = {
     "selective_rope": positions.SelectiveRope(),
     "repo": positions.Repo(),
     "pope": positions.Pope(),
+    "fope": positions.Fope(),
     "xpos": positions.XPos(),
     "alibi": positions.Alibi(),
     "alibi_asymmetric": positions.Alibi(asymmetry=0.5),
@@ -57,7 +58,11 @@ for _kind, _scheme in KINDS.items():
     if _scheme not in POSITIONS.values():
         require_free(type(_scheme), type(POSITIONS.setdefault(_kind, _scheme)))
 NAMES = ", ".join(POSITIONS | KINDS)
-SCALED = {k for k, cls in kinds(positions.Scaling).items() if "trained_length" in type_hints(cls)}
+SCALED = {
+    kind
+    for kind, cls in (kinds(positions.Scaling) | kinds(positions.Position)).items()
+    if "trained_length" in type_hints(cls)
+}
 
 
 def is_position(text: str) -> bool:

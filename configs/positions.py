@@ -211,6 +211,15 @@ class Pope(PositionSection, kind="pope"):
     base: float = number(10000.0, gt=1, le=HUGE)
 
 
+class Fope(PositionSection, kind="fope"):
+    """RoPE whose pairs turn by sums of waves, and rest if they are slow (Hua et al. 2025)."""
+
+    even_head: ClassVar[bool] = True
+    base: float = number(10000.0, gt=1, le=HUGE)
+    trained_length: int = count(128, ge=7)  # the slowest wave turns once in it; 7: at least one
+    sigma: float = number(0.3, ge=0, le=HUGE)  # of the other waves of a pair, beside 1 of its own
+
+
 class XPos(PositionSection, kind="xpos"):
     """Rotation with a decay by distance (Sun et al. 2022) in the decoder; RoPE in the encoder."""
 
@@ -322,7 +331,9 @@ class Tupe(PositionSection, kind="tupe"):
 
 TwoSided = Bias | Shaw | TransformerXl | Deberta | Tupe | Dape
 # For an encoder: all that is defined for keys on both sides of a query, except Repo and Shape.
-EncoderPosition = NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | TwoSided
+EncoderPosition = (
+    NoPosition | Sinusoidal | Learnable | Rope | SelectiveRope | Pope | Fope | TwoSided
+)
 
 
 class _CausalOnly(PositionSection):
@@ -352,7 +363,7 @@ class Fox(_CausalOnly, kind="fox"):
 # -------------------------------------------------------------------- schemes made of other schemes
 
 InputScheme = Sinusoidal | Learnable | Shape
-InsideAttention = Rope | SelectiveRope | Pope | XPos | TwoSided | Cope | Fox
+InsideAttention = Rope | SelectiveRope | Pope | Fope | XPos | TwoSided | Cope | Fox
 
 
 class Interleaved(PositionSection, kind="interleaved"):

@@ -72,7 +72,7 @@ Results = Mapping[str, Sequence[Result]]  # for each scheme, one for each seed
 BIASES = (config.Alibi, config.T5, config.Kerple, config.Fire, config.Sandwich, config.Tupe)
 FAMILIES = {
     "none, added to the embeddings": (config.NoPosition, *get_args(config.InputScheme)),
-    "rotation": (config.Rope, config.SelectiveRope, config.Repo, config.Pope),
+    "rotation": (config.Rope, config.SelectiveRope, config.Repo, config.Pope, config.Fope),
     "bias by positions": BIASES,
     "relative terms with content": (config.Shaw, config.TransformerXl, config.Deberta, config.Dape),
     "made of other schemes": (config.Combined, config.Interleaved, config.Ssmax, config.Randomized),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from configs import positions as config
@@ -23,6 +24,7 @@ from models.positional_encodings.cope import Cope
 from models.positional_encodings.dape import Dape
 from models.positional_encodings.deberta import Deberta, table_rows
 from models.positional_encodings.fire import Fire
+from models.positional_encodings.fope import Fourier
 from models.positional_encodings.forgetting import ForgetGate
 from models.positional_encodings.kerple import Kerple
 from models.positional_encodings.learnable import LearnableInput
@@ -122,6 +124,12 @@ def _repo(p: config.Repo, m: ModelConfig) -> PositionScheme:
     return AttentionScheme(encoder=encoder, decoder=decoder)
 
 
+def _fope(p: config.Fope, m: ModelConfig) -> PositionScheme:
+    how = {"n_heads": m.n_heads, "head_dim": m.head_dim, **vars(p)}
+    generator = torch.Generator().manual_seed(0)
+    return each_layer(m, lambda _: Fourier(**how, generator=generator))
+
+
 def _xpos(p: config.XPos, m: ModelConfig) -> PositionScheme:
     decaying = XPos(base=p.base, gamma=p.gamma, scale_base=p.scale_base, form=p.form)
     plain = Rotary(base=p.base, form=p.form, rope_dim="head")
@@ -209,6 +217,7 @@ POSITION_SCHEMES: dict[type, Callable[[Any, ModelConfig], PositionScheme]] = {
     config.Pope: lambda p, m: each_layer(
         m, lambda _: Pope(n_heads=m.n_heads, head_dim=m.head_dim, base=p.base)
     ),
+    config.Fope: _fope,
     config.XPos: _xpos,
     config.Alibi: lambda p, m: each_stack(lambda _: Alibi(n_heads=m.n_heads, **vars(p))),
     config.T5: lambda p, m: each_stack(

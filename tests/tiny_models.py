@@ -201,6 +201,7 @@ POSITIONS: dict[str, Position] = {
     "repo": schema.Repo(width=6),
     "repo_alone": schema.Repo(width=6, rope_layers=0),
     "pope": schema.Pope(),
+    "fope": schema.Fope(),
     "xpos": schema.XPos(scale_base=8.0),
     "alibi": schema.Alibi(),
     "alibi_asymmetric": schema.Alibi(asymmetry=0.5),

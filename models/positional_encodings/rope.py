@@ -44,7 +44,7 @@ def inverse_frequencies(
 
 def _powers(dim: int, base: float, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     steps = torch.arange(0, dim, 2, dtype=exact_dtype(dtype), device=device)
-    return torch.pow(base, steps / -dim).to(dtype)
+    return torch.pow(float(base), steps / -dim).to(dtype)
 
 
 @lru_cache(maxsize=64)
@@ -125,17 +125,21 @@ def rotate_by(
 
 
 def rotation(angles: Tensor, magnitude: float | Tensor, layout: Layout, form: Form) -> Tensor:
-    """The factor for `turned` by angles [...,Dh/2]: complex numbers of that shape, or matrices.
-
-    Real matrices [...,Dh/2,2,2]: row i is what element i of a pair adds to both. They lie in memory
-    as the pairs of `layout` do.
-    """
+    """The factor for `turned` by angles [...,Dh/2]: complex numbers of that shape, or matrices."""
     angles = angles.to(exact_dtype(angles.dtype))
     if form == "complex":
         return torch.polar(magnitude * torch.ones_like(angles), angles)
     cos, sin = angles.cos(), angles.sin()
     if isinstance(magnitude, Tensor) or magnitude != 1:
         cos, sin = cos * magnitude, sin * magnitude
+    return matrices(cos, sin, layout)
+
+
+def matrices(cos: Tensor, sin: Tensor, layout: Layout = "interleaved") -> Tensor:
+    """cos and sin [...,Dh/2] -> real matrices for `turned`, [...,Dh/2,2,2].
+
+    Row i is what element i of a pair adds to both. They lie in memory as the pairs of `layout` do.
+    """
     dim = -1 if layout == "interleaved" else -2
     rows = torch.stack((cos, sin, -sin, cos), dim).unflatten(dim, (2, 2))
     return rows if layout == "interleaved" else rows.movedim(-1, -3)

@@ -92,6 +92,7 @@ REFUSED = {
     "selective_rope": "SelectiveRotary in the encoder",
     "repo": "its layers differ",
     "pope": "Pope in the encoder",
+    "fope": "Fourier in the encoder",
     "xpos": "XPos in the decoder",
     "fire": "Fire in the encoder",
     "transformer_xl": "TransformerXl in the encoder",

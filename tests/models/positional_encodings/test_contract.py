@@ -55,7 +55,7 @@ every_stack = pytest.mark.parametrize("kind", KINDS)
 
 # Not a function of the distance alone: absolute, or past a length that it interpolates from.
 ABSOLUTE = {"sinusoidal", "sinusoidal_half", "sinusoidal_t2t", "learnable", "fire"}
-ABSOLUTE |= {"shape", "shape_learnable", "tupe", "tupe_r"}
+ABSOLUTE |= {"shape", "shape_learnable", "tupe", "tupe_r", "fope"}
 ABSOLUTE |= {"rope_dynamic_ntk", "sinusoidal_t5", "learnable_shaw", "ssmax_learnable_shaw"}
 SYMMETRIC = {"none", "alibi", "ssmax_alibi", "kerple_log", "kerple_power", "sandwich", "dape"}
 # Blind to order, but for the causal mask of a second layer.
@@ -354,6 +354,7 @@ CHANGES: list[tuple[Any, dict[str, Any], set[str]]] = [
     (config.Repo(), {"base": 50.0, "rope_layers": 0}, BOTH),
     (config.Repo(rope_layers=0), {"width": 5}, BOTH),
     (config.Pope(), {"base": 50.0}, BOTH),
+    (config.Fope(), {"base": 50.0, "trained_length": 20, "sigma": 0.6}, BOTH),
     (config.XPos(), {"base": 50.0}, BOTH),
     (config.XPos(), {"gamma": 0.7, "scale_base": 100.0}, DECODER),
     (config.Alibi(), {"asymmetry": 0.5}, ENCODER),
@@ -508,6 +509,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (config.Dape, {"width": 0}, "width = 0"),
     (config.Cope, {"n_positions": 1}, "n_positions = 1"),
     (config.Pope, {"base": 1.0}, "base = 1.0"),
+    (config.Fope, {"trained_length": 6}, "trained_length = 6: allowed: an integer >= 7"),
     (config.Repo, {"width": 0}, "width = 0"),
     (config.Interleaved, {"nth": config.Repo()}, "nth = .*allowed: NoPosition, Rope"),
     (config.Randomized, {"scheme": config.Repo(rope_layers=0)}, "repo does not use the drawn"),

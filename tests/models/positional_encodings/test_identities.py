@@ -23,6 +23,7 @@ from tiny_models import (
 from configs.positions import (
     Alibi,
     DynamicNtkScaling,
+    Fope,
     Fox,
     Interleaved,
     Kerple,
@@ -58,6 +59,12 @@ def test_p_rope_with_all_pairs_is_rope_and_with_none_is_no_position(layout) -> N
     for share in (0.25, 0.75):  # of four pairs
         for whole in (rope, none):
             catches(same, tiny_model(Rope(share=share, layout=layout)), whole)
+
+
+def test_fope_without_other_waves_is_p_rope() -> None:
+    half = tiny_model(Rope(share=0.5))  # of the pairs: 1 and 0.1 are above 2 pi / 128
+    same(tiny_model(Fope(sigma=0.0)), half)
+    catches(same, tiny_model(Fope()), half)
 
 
 @pytest.mark.parametrize("share", [0.75, 1.0])
