@@ -2,6 +2,7 @@
 "use strict";
 
 const PAUSE = 250; // milliseconds without a key before a request goes out
+const AGAIN = 2000; // milliseconds before the server is asked again for its models
 const MOST_LINKED = 20; // sentences
 const at = (id) => document.getElementById(id);
 const text = at("text");
@@ -25,12 +26,15 @@ async function ask(path, body, signal) {
   };
   const response = await fetch(path, how);
   const nothing = { error: `the server answered ${response.status}` }; // a proxy
-  const answer = await response.json().catch(() => nothing);
+  const answer = await response.json().catch((error) => {
+    if (error instanceof TypeError) throw error; // the answer breaks off
+    return nothing;
+  });
   if (!response.ok || answer === nothing) throw new Error(answer?.error || nothing.error);
   return answer;
 }
 
-// A TypeError is what `fetch` raises.
+// A TypeError is what `fetch` raises, and reading its answer.
 const told = (error) => (error instanceof TypeError ? "the server does not answer" : error.message);
 
 const tag = (code) => code.replaceAll("_", "-"); // "zh_CN", as files are named
@@ -48,9 +52,10 @@ function setModel() {
   document.title = `${language(model.source)} to ${language(model.target)}`;
   text.lang = tag(model.source);
   text.placeholder = model.source === "fr" ? "Le chat dort." : "";
-  at("ranked-note").textContent = model.mbr
+  const score = model.mbr
     ? `Expected ${model.mbr} against all translations found, itself included, summed over the sentences: higher is better.`
     : "Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
+  at("ranked-note").textContent = `${score} Those cut off at the greatest length come last.`;
   at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));
@@ -200,4 +205,11 @@ async function start() {
   later();
 }
 
-start().catch((error) => say(told(error), true));
+function begin() {
+  start().catch((error) => {
+    say(told(error), true);
+    setTimeout(begin, AGAIN);
+  });
+}
+
+begin();

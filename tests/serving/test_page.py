@@ -135,3 +135,15 @@ def test_an_error_is_told_on_the_page(browser: Chrome, server: Server) -> None:
     browser.find_element(By.ID, "text").click()
     browser.execute_cdp_cmd("Input.insertText", {"text": "mot " * 1500})  # as it is pasted
     until(browser, lambda: "6,000 characters: at most 5,000" in text_of(browser, "status"))
+
+
+def test_a_page_that_finds_no_server_finds_it_later(browser: Chrome, server: Server) -> None:
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/models"]})
+    browser.get(f"http://127.0.0.1:{server.port}/")
+    until(browser, lambda: text_of(browser, "status") == "the server does not answer")
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    until(browser, lambda: text_of(browser, "length"))
+    write(browser, "un livre")
+    until(browser, lambda: text_of(browser, "best"))
+    assert "does not answer" not in text_of(browser, "status")
