@@ -13,6 +13,7 @@ from configs.schema import NO_NEIGHBOURS, Config
 from translation.arguments import (
     ENSEMBLE,
     add_align_argument,
+    add_decode_arguments,
     add_engine_arguments,
     add_model_arguments,
     load_from_arguments,
@@ -48,8 +49,6 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--protocol", choices=("multi30k",), help=what)
     what = "paired bootstrap against another run on the same text; repeatable"
     add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
-    what = "choose among the decode.n_best translations by minimum Bayes risk under this metric"
-    add("--mbr", choices=("chrf", "bleu"), help=what)
     what = "score only word alignments, against gold links (1-2 sure, 1p2 possible; counted from 1)"
     add("--align", type=Path, metavar="GOLD.talp", help=what)
     what = "for --align: the sentences, PREFIX.LANGUAGE (default: test.LANGUAGE beside the links)"
@@ -58,13 +57,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--align_dev", type=positive, metavar="N", help=what)
     add_align_argument(parser)
     add_set_argument(parser, "SECTION.FIELD=VALUE", "field of data, evaluate or decode")
+    add_decode_arguments(parser)
     add_model_arguments(parser, several=ENSEMBLE)
     add_engine_arguments(parser)
     args = parser.parse_args(argv)
     for flag in ("align_text", "align_dev", "align_with"):
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
-    useless = "compare", "mbr", "search", "limit", "split", "protocol", "char_bleu", "engine"
+    useless = "compare", "search", "limit", "split", "protocol", "char_bleu", "engine"
     if args.align is not None:
         flags = *useless, "workers", "config"
         refuse_beside("--align", parser, args, flags, ("batch_size",))
@@ -100,8 +100,8 @@ def report_alignment(args: Namespace, loaded: LoadedRun, translator: Translator)
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    overrides = [*args.overrides, *([f"decode.mbr={args.mbr}"] if args.mbr else [])]
-    change = config_change(args.config, args.search, overrides, settable=SCORING, best_alone=True)
+    given = args.config, args.search, args.overrides
+    change = config_change(*given, settable=SCORING, best_alone=True)
     require_runs(args, *args.compare)
     import logging
 

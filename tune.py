@@ -29,8 +29,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         description="BLEU by beam size and length penalty, and the flags of the best pair."
     )
     add = parser.add_argument
-    what, alpha = "default: 1 4 8", number(MOST_PENALTY)
-    add("--beam", type=at_most(MOST_ROWS), default=[1, 4, 8], nargs="+", metavar="N", help=what)
+    what, alpha, most = "default: 1 4 8", number(MOST_PENALTY), at_most(MOST_ROWS)
+    beams = ["--beam", "--beam_size"]
+    add(*beams, type=most, default=[1, 4, 8], nargs="+", metavar="N", help=what)
     what = "default: 0 0.6 1"
     add("--length_penalty", type=alpha, default=[0.0, 0.6, 1.0], nargs="+", metavar="A", help=what)
     what = "values of another field of decode, each with every pair; repeatable: all combinations"

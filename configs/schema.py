@@ -544,7 +544,8 @@ class DecodeConfig(Section, section="decode"):
 
     def _check(self) -> None:
         if self.n_best > self.beam_size and not isinstance(self.search, Sampling):
-            self._fail("n_best", f"at most decode.beam_size = {self.beam_size}; raise that too")
+            rule = f"at most decode.beam_size = {self.beam_size}: lower it, or raise that too"
+            self._fail("n_best", rule)
         if not self.neighbours.datastore and self.neighbours != NO_NEIGHBOURS:
             self._fail(
                 "neighbours.datastore", "other settings of neighbours need one (datastore.py)"

@@ -159,13 +159,37 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+# What fairseq, joeynmt and Marian call these.
+PEERS = {
+    "max_tokens": "data.batch_size",
+    "update_freq": "optim.accumulate",
+    "batch_multiplier": "optim.accumulate",
+    "clip_norm": "optim.grad_clip",
+    "clip_grad_norm": "optim.grad_clip",
+    "warmup_updates": "optim.schedule.warmup_steps",
+    "learning_rate": "optim.schedule.lr",
+    "max_update": "train.max_steps",
+    "save_dir": "train.runs_dir",
+    "model_dir": "train.runs_dir",
+    "keep_last_epochs": "train.keep_regular",
+    "save_interval_updates": "train.checkpoint_every_steps",
+    "share_all_embeddings": "model.tie_embeddings",
+    "tied_embeddings": "model.tie_embeddings",
+    "embedding_dim": "model.d_model",
+    "ff_size": "model.d_ff",
+    "lenpen": "decode.length_penalty",
+    "beam_alpha": "decode.length_penalty",
+}
+
+
 def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
     """The error for a key that `cls` lacks: its fields, closest first, and where the key exists."""
     where = f"{path or 'the configuration'}{f' ({cls.kind})' if cls.kind else ''}"
     fields = closest_first(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
     owners = [kind for kind, other in kinds(hint).items() if key in type_hints(other)]
-    elsewhere = list(dict.fromkeys(_places(key, Config, "")))
+    theirs = filter(None, [PEERS.get(key)])
+    elsewhere = list(dict.fromkeys([*theirs, *_places(key, Config, "")]))
     remedy = ""
     if owners:
         remedy = f"; {key} belongs to {path}={' or '.join(owners)}"

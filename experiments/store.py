@@ -1,7 +1,8 @@
 """Finished trainings in one file, a JSON line each: figures, config and statistics of BLEU.
 
 It keeps the statistics of each test sentence that corpus BLEU sums up, so that every table,
-bootstrap and figure can be made again without run and corpus. It has no texts and no weights.
+bootstrap and figure can be made again without the run, and but for length_extrapolation.py
+without the corpus. It has no texts and no weights.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ def load_saved(path: str) -> BaseTokenizer:
     there = [each for each in (given / "tokenizer", given) if (each / KIND_FILE).is_file()]
     if not there:
         why = "no tokenizer is saved there; give the folder of a run, or the tokenizer/ in it"
+        if given.suffix in (".model", ".spm"):
+            why = "a SentencePiece model is used by tokenizer.kind=marian: see docs/usage.md"
         raise UserError(f"tokenizer.path = {path!r}: {why}")
     try:
         return load_tokenizer(there[0])

@@ -443,12 +443,20 @@ def is_whole(run: Run, checkpoint: Path, payload: Mapping[str, Any], *, validate
 def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
     """The updates of the whole run, where an epoch has `epoch_length` updates and `n_tokens`.
 
-    train.max_tokens is converted by the mean size of an update, in target tokens.
+    train.max_tokens is converted by the mean size of an update, in target tokens. Warns where
+    train.max_epochs comes before the other limits, and where these end the first epoch.
     """
-    steps = config.max_epochs * epoch_length
+    limits = {"max_steps": config.max_steps or math.inf, "max_tokens": math.inf}
     if config.max_tokens is not None:
-        steps = min(steps, max(1, round(config.max_tokens * epoch_length / n_tokens)))
-    return min(steps, config.max_steps or steps)
+        limits["max_tokens"] = max(1, round(config.max_tokens * epoch_length / n_tokens))
+    steps, field = config.max_epochs * epoch_length, min(limits, key=lambda name: limits[name])
+    named = f"train.{field} = {getattr(config, field)}"
+    if steps < limits[field] < math.inf:
+        logger.warning(f"{named}: train.max_epochs = {config.max_epochs} comes first; raise it too")
+    if field == "max_tokens" and limits[field] < epoch_length:
+        words = "ends the run within its first epoch; the size of a batch is data.batch_size"
+        logger.warning(f"{named}, target tokens, {words}")
+    return int(min(steps, limits[field]))
 
 
 def require_steps_left(run: Run, progress: Progress, total_steps: int, n_tokens: int) -> None:

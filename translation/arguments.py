@@ -81,11 +81,15 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
 
 
 def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:
-    """Add --set and its short forms for decode.*, all into `overrides` in the order given.
-
-    `add_model_arguments` and `add_engine_arguments` follow.
-    """
+    """Add --set and its short forms; `add_model_arguments` and `add_engine_arguments` follow."""
     add_set_argument(parser, "decode.FIELD=VALUE", "decode setting")
+    add_decode_arguments(parser)
+    add_model_arguments(parser, several=several)
+    add_engine_arguments(parser)
+
+
+def add_decode_arguments(parser: ArgumentParser) -> None:
+    """Add the short forms of --set decode.*, into `overrides` with it, in the order given."""
     for field, metavar, what in DECODE_FLAGS:
         parser.add_argument(
             f"--{field.removeprefix('search.')}",
@@ -95,8 +99,6 @@ def add_search_arguments(parser: ArgumentParser, *, several: str) -> None:
             metavar=metavar,
             help=what,
         )
-    add_model_arguments(parser, several=several)
-    add_engine_arguments(parser)
 
 
 def require_runs(args: Namespace, *others: Path) -> None:

@@ -45,10 +45,15 @@ def _record(start: str) -> dict[str, Any]:
 
 
 def choose_splits(corpus: CorpusReader, wanted: str | None) -> tuple[str, ...]:
-    """The test splits, or the wanted one. Raises UserError if the corpus does not have it."""
+    """The test splits, or the wanted one. Raises UserError if the corpus does not have it.
+
+    "validation" is that split, whatever the corpus calls it.
+    """
     if wanted is None:
         return corpus.test
     known = dict.fromkeys(corpus.splits)
+    if wanted == "validation" and wanted not in known:
+        wanted = corpus.validation
     if wanted not in known:
         raise UserError(f"--split {wanted}: the corpus has {', '.join(known)}")
     return (wanted,)

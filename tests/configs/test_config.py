@@ -28,7 +28,16 @@ from configs.load import (
 )
 from configs.position_names import POSITIONS
 from configs.schema import Config, DataConfig, ModelConfig, Position, Rope
-from configs.serialize import apply_overrides, diff, from_dict, kinds, parse_override, to_dict
+from configs.serialize import (
+    PEERS,
+    _places,
+    apply_overrides,
+    diff,
+    from_dict,
+    kinds,
+    parse_override,
+    to_dict,
+)
 from models.build import build_scheme
 from training.schedules import lr_factor
 from utils.errors import ConfigError
@@ -229,6 +238,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("d_model=1", "'d_model' .. there is model.d_model"),
         ("model.max_len=1", "'model.max_len' .. there is data.max_len, decode.max_len"),
         ("train.lr=1", "'train.lr' .. there is optim.schedule.lr"),
+        ("data.max_tokens=1", "'data.max_tokens' .. there is data.batch_size, train.max_tokens"),
         ("model.d_model", "SECTION.FIELD=VALUE"),
         (" = ", "SECTION.FIELD=VALUE"),
     ],
@@ -241,6 +251,13 @@ def test_an_error_names_field_value_and_the_allowed_ones(data: Any, said: str) -
     start = said.partition(" .. ")[0]
     assert message.startswith((start, "unknown key", "--set")), message
     assert message.endswith("plateau") == (data == "optim.schedule=xlnet")  # it is no schedule
+
+
+@pytest.mark.parametrize("theirs", PEERS)
+def test_other_programs_names_are_answered_with_ours(theirs: str) -> None:
+    ours = PEERS[theirs]
+    refused(lambda: apply_overrides(CONFIG, [f"decode.{theirs}=1"]), f"; there is {ours}")
+    assert ours in _places(ours.rpartition(".")[2], Config, "")
 
 
 EXTREMES = (0, -1, 1e-320, 1e308, 10**20, math.nan, math.inf, "", None)

@@ -132,6 +132,7 @@ MISTAKES = [
     ("nowhere", "", "no tokenizer is saved there; give the folder of a run, or the tokenizer/ in"),
     ("", "", "^tokenizer.path = '': name a folder"),
     ("corpus", "", "no tokenizer is saved there"),
+    ("my.model", "", "a SentencePiece model is used by tokenizer.kind=marian"),
     ("cut", "", "cannot read the tokenizer .*; give another run's"),
     ("bpe", "tokenizer.sampling=1", "^tokenizer.sampling = 1.0: a probability below 1, for the"),
     ("marian", "tokenizer.sampling=0.1", "^tokenizer.sampling = 0.1: a Marian tokenizer draws no"),

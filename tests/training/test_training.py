@@ -433,7 +433,7 @@ def test_another_thread_trains_alike_and_leaves_signals_alone(tmp_path: Path) ->
 
 
 def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cosine = "optim.schedule=cosine optim.schedule.lr=0.003 optim.schedule.warmup_steps=1"
     config = toy_config(tmp_path, cosine, "optim.accumulate=2 train.max_epochs=1")
@@ -456,9 +456,13 @@ def test_a_budget_of_target_tokens_ends_the_run_and_is_what_the_schedule_spans(
     more = str(told.value).split()[-1]
     run_here(apply_overrides(by_tokens, [more, "train.max_epochs=2"]), resume=run.path)
     assert max(log_of(run)) == 14  # twice as many
-    for tokens, n in ((1, 1), (4_000_000_000, 10)):  # max_epochs is a limit too
+    ends = "train.max_tokens = 1, target tokens, ends the run within its first epoch"
+    comes = "train.max_tokens = 4000000000: train.max_epochs = 1 comes first; raise it too"
+    for tokens, n, said in ((1, 1, ends), (4_000_000_000, 10, comes)):
+        caplog.clear()
         limited = run_here(apply_overrides(config, [f"train.max_tokens={tokens}"])).run
         assert max(log_of(limited)) == n
+        assert [said in each for each in caplog.messages].count(True) == 1
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -92,6 +92,8 @@ MISTAKES = [
     ("inference --search sample --temperature 0", "decode.search.temperature = 0.0"),
     ("test --search sample --set decode.search.temperature=1e-320", "temperature = 1e-320: allow"),
     ("inference --search diverse --groups 2", "decode.search.groups = 2: must divide decode.beam"),
+    ("test --align LICENSE --mbr chrf", "decode.mbr=chrf is of no use with --align: leave it out"),
+    ("test --beam_size 3 --n_best 4", "decode.n_best = 4: at most decode.beam_size = 3: lower it"),
     ("test --split tset", "--split tset: the corpus has test, validation, train"),
     ("test --search wide", "invalid choice: 'wide'"),
     ("test --limit 0", "an integer >= 1"),
