@@ -131,7 +131,8 @@ def _is_newer(first: dict[str, Any], first_path: Path, other: dict[str, Any], pa
     if runs[0] == parents[1] or runs[1] == parents[0]:
         return runs[0] == parents[1]
     if parents[0] is None or parents[0] != parents[1]:
-        others = fixed_differences(*configs)
+        found = fixed_differences(*configs)
+        others = [each for each in found if not each[0].startswith("evaluate.every")]
         texts = [each.get("data", {}).get("fingerprint") for each in (first, other)]
         if runs[0] != runs[1] and None not in texts and texts[0] != texts[1]:
             others.append(("its text", texts[0], texts[1]))
@@ -151,7 +152,8 @@ def _home(path: Path, config: Config, step: int) -> Path:
 
 
 def _run(name: str | Path, child: Path | None = None) -> Path:
-    """A run's folder. One named in a child's config is looked for from there upwards first."""
+    """A run's folder. One named in a child's config is looked for beside and above it first."""
     path = Path(os.path.expanduser(name))
-    above = () if child is None else child.resolve().parents
+    runs = [] if child is None else [run_of(child).path.resolve().parent]
+    above = [up for parent in runs for up in (parent, *parent.parents)]
     return run_of(next((up / path for up in above if (up / path).exists()), path)).path.resolve()

@@ -7,7 +7,7 @@
 Reads data/parallel/{train,valid,test} in both languages. Choices as published for corpora of this
 size; not trained here.
 - 32,000 pieces learned from a million pairs, one embedding matrix for source, target and output.
-- some 25,000 target tokens an update, as Vaswani et al. 2017, in two steps: batches of 12,000 of a
+- some 25,000 tokens an update, as Vaswani et al. 2017, in two steps: batches of 12,000 of a
   model of this size took 20.4 GB of a GPU, with CUDA graphs (docs/results/gpu.md).
 - inverse square root to 7e-4 after 4,000 updates; it ends after 100,000, or after ten validations
   without a lower loss.

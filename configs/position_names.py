@@ -92,7 +92,7 @@ def position_name(position: positions.Position) -> str | None:
 
 
 def fit_scaling(position: dict[str, Any], max_len: int) -> None:
-    """Give every scaled rotation in `position` the trained length `max_len`, in tokens."""
+    """Give every scheme in `position` that has a trained length this one, in tokens."""
     if position.get("kind") in SCALED:
         position["trained_length"] = max_len
     for part in position.values():
@@ -104,7 +104,7 @@ def choose_position(config: dict[str, Any], text: str, max_len: int, decode_max_
     """Put the scheme of `--position NAME` into the dict of a Config.
 
     text: a name of POSITIONS, or a kind for its defaults; what follows a colon enters the config's
-    name alone. A scaled rotation gets the trained length `max_len`. A table of positions of its own
+    name alone. A trained length is `max_len`. A table of positions of its own
     is made long enough for both lengths. Where the scheme changes, the config's name ends in that
     of the new one. Raises ConfigError listing the names.
     """

@@ -68,8 +68,7 @@ def apply_overrides(config: Config, texts: Iterable[str], *, position: str | Non
         )
     for key, text in after:
         value = _set(data, key, text)
-        scaling = key.startswith("model.position") and key.endswith(".scaling")
-        if scaling and isinstance(value, dict):  # else `_build` refuses the field
+        if key.startswith("model.position") and isinstance(value, dict):
             fit_scaling(value, max_len)
     return from_dict(data)
 
@@ -168,7 +167,9 @@ PEERS = {
     "clip_grad_norm": "optim.grad_clip",
     "warmup_updates": "optim.schedule.warmup_steps",
     "learning_rate": "optim.schedule.lr",
+    "lr_scheduler": "optim.schedule",
     "max_update": "train.max_steps",
+    "finetune_from_model": "train.init_from",
     "save_dir": "train.runs_dir",
     "model_dir": "train.runs_dir",
     "keep_last_epochs": "train.keep_regular",
@@ -177,6 +178,7 @@ PEERS = {
     "tied_embeddings": "model.tie_embeddings",
     "embedding_dim": "model.d_model",
     "ff_size": "model.d_ff",
+    "beam": "decode.beam_size",
     "lenpen": "decode.length_penalty",
     "beam_alpha": "decode.length_penalty",
 }
@@ -188,7 +190,7 @@ def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
     fields = closest_first(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
     owners = [kind for kind, other in kinds(hint).items() if key in type_hints(other)]
-    theirs = filter(None, [PEERS.get(key)])
+    theirs = filter(None, [PEERS.get(key.replace("-", "_"))])
     elsewhere = list(dict.fromkeys([*theirs, *_places(key, Config, "")]))
     remedy = ""
     if owners:

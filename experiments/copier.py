@@ -128,6 +128,8 @@ def fit_to_task(position: config.Position, task: Task) -> config.Position:
     match position:
         case config.Rope(scaling=config.DynamicNtkScaling() | config.YarnScaling() as scaling):
             return replace(position, scaling=replace(scaling, trained_length=task.length))
+        case config.Fope():
+            return replace(position, trained_length=max(7, task.length))  # at least one wave
         case config.Combined(input=config.Learnable() as rows):
             return replace(position, input=replace(rows, max_positions=task.length))
         case config.Randomized():

@@ -55,7 +55,8 @@ function setModel() {
   const score = model.mbr
     ? `Expected ${model.mbr} against all translations found, itself included, summed over the sentences: higher is better.`
     : "Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
-  at("ranked-note").textContent = `${score} Those cut off at the greatest length come last.`;
+  const last = model.searches[0] === "sample" ? "" : " Those cut off at the greatest length come last.";
+  at("ranked-note").textContent = score + last;
   at("best").lang = at("prefix").lang = tag(model.target);
   const search = at("search").value; // kept where this model has it
   at("search").replaceChildren(...model.searches.map((name) => element("option", name)));

@@ -53,8 +53,10 @@ class Fourier(AttentionPosition):
         theta = inverse_frequencies(x.shape[3], base=self.base, dtype=exact, device=x.device)
         angles = positions[:, None] * theta[:n_waves]
         cos, sin, (a, b) = angles.cos(), angles.sin(), self.others.to(exact)
+        with torch.autocast(x.device.type, enabled=False):
+            cos, sin = cos + cos @ a, sin + sin @ b
         rest = 0, n_pairs - n_waves
-        return matrices(F.pad(cos + cos @ a, rest, value=1.0), F.pad(sin + sin @ b, rest))
+        return matrices(F.pad(cos, rest, value=1.0), F.pad(sin, rest))
 
     def rotate(self, x: Tensor, positions: Tensor, role: Role) -> Tensor:
         return turned(x, self.factors(x, positions), "interleaved")

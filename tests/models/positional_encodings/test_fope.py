@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import configs.positions as config
 from configs.load import load_config
+from experiments.copier import Task, fit_to_task
 from models.positional_encodings.base import Places
 from models.positional_encodings.fope import Fourier
 
@@ -58,6 +59,9 @@ def test_heads_turned_together_are_those_turned_each_for_itself() -> None:
     for got, each in zip(module.rotate_heads(qkv, Places(AT, AT)), expected, strict=True):
         close(got, each)
     assert module.rotate(q.bfloat16(), AT, "query").dtype == torch.bfloat16
+    plain = module.float().rotate(q.float(), AT, "query")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(module.rotate(q.float(), AT, "query"), plain)
 
 
 def test_coefficients_are_drawn_by_xaviers_rule_for_each_layer_always_the_same() -> None:
@@ -77,8 +81,14 @@ def test_coefficients_are_drawn_by_xaviers_rule_for_each_layer_always_the_same()
 
 
 def test_the_trained_length_is_that_of_the_data() -> None:
-    chosen = load_config("configs/demo.py", ["data.max_len=50"], "fope").model.position
-    assert chosen == config.Fope(trained_length=50)
+    fitted = config.Fope(trained_length=50)
+    ways: dict[str, Any] = {"fope": fitted, "ssmax:scheme=fope": config.Ssmax(scheme=fitted)}
+    for text, wanted in ways.items():
+        chosen = load_config("configs/demo.py", ["data.max_len=50"], text).model.position
+        assert chosen == wanted
+    assert fit_to_task(config.Ssmax(scheme=config.Fope()), Task(length=10)) == config.Ssmax(
+        scheme=config.Fope(trained_length=10)
+    )
 
 
 # ----------------------------------------------------------------------------------------- mistakes
