@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import repeat
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # torch is imported once the command line is known to be vali
     from translation.alignment import Alignment
     from translation.answers import Translated
     from translation.loading import LoadedRun
+    from translation.translator import Translator
 
 CHUNK = 512  # lines read, sorted by length and translated at a time, in batches of 32
 
@@ -56,6 +57,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     what = "translate each sentence of a line by itself (one in capitals as if it were not), and "
     what += "join the translations"
     add("--split_sentences", action="store_true", help=what)
+    what = "leave the output of a line empty that is not UTF-8 or too long for the model, and go on"
+    add("--skip_bad", action="store_true", help=what)
     what = "align the words: pairs SOURCE-TARGET, counted from 0; in lines they follow a tab"
     add("--align", action="store_true", help=what)
     add_align_argument(parser)
@@ -70,7 +73,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.scores:
         beside = "--tgt_file" if args.tgt_text is None else "--tgt_text"
         settings = "batch_size", "length_penalty"
-        idle = ("search", "engine", "workers", "split_sentences")
+        idle = ("search", "engine", "workers", "split_sentences", "skip_bad")
         refuse_beside(beside, parser, args, idle, settings)
     given = args.src_text or args.src_file or args.output or args.json or args.scores
     args.prompt = not (given or args.prefix or args.prefix_file) and at_terminal()
@@ -90,7 +93,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         if not text.strip():
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
     if args.src_text is not None:
+        refuse_beside("--src_text", parser, args, ("skip_bad",))
         args.workers = 1
+    args.skipped = [] if args.skip_bad else None
     return args
 
 
@@ -103,7 +108,7 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
         return args.src_text, given, "--src_text number", False
     raw, name = open_source(args.src_file)
     where = "" if args.prompt else f"{name}, line"
-    return read_lines(raw, name), given, where, args.prompt or raw.isatty()
+    return read_lines(raw, name, args.skipped), given, where, args.prompt or raw.isatty()
 
 
 def require_as_many(args: Namespace) -> None:
@@ -172,12 +177,29 @@ class Doubts:
     Args:
         most: the most tokens that it takes.
         where: what comes before the number of a line in a message; at a prompt nothing.
+        skipped: the numbers of lines that are left empty; None: such a line is an error.
     """
 
-    def __init__(self, loaded: LoadedRun, most: int, where: str) -> None:
-        self.loaded, self.most, self.where = loaded, most, where
+    def __init__(
+        self, loaded: LoadedRun, most: int, where: str, skipped: list[int] | None = None
+    ) -> None:
+        self.loaded, self.most, self.where, self.skipped = loaded, most, where, skipped
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
         self.shortened = self.in_capitals = self.cut_off = self.first = 0
+
+    def fitting(
+        self, lines: Iterable[str], translator: Translator, *, split: bool
+    ) -> Iterator[str]:
+        """The lines; if such lines are skipped, "" for one with too many tokens (split: a part)."""
+        from translation.sentences import split_sentences
+
+        for number, line in enumerate(lines, start=1):
+            if self.skipped is not None and len(line.encode()) >= self.most:  # bytes of a token: 1
+                parts = split_sentences(line, self.loaded.config.data.src_lang) if split else [line]
+                if max(map(len, translator.encode(parts))) > self.most:
+                    self.skipped.append(number)
+                    line = ""
+            yield line
 
     def watch(self, number: int, n_tokens: int) -> None:
         """Raises UserError for too many tokens."""
@@ -203,6 +225,11 @@ class Doubts:
             self.shortened += n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
 
     def tell(self) -> None:
+        if self.skipped:
+            some = ", ".join(map(str, sorted(self.skipped)[:20]))
+            some += ", ..." * (len(self.skipped) > 20)
+            warning = f"lines left empty, too long or not UTF-8: {len(self.skipped):,}: {some}"
+            print(f"warning: {warning}", file=sys.stderr)
         if self.in_capitals:
             warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences translates them"
             print(f"warning: {warning} as if they were not", file=sys.stderr)
@@ -240,7 +267,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.align:
             translator.align("", "", heads)  # refuses impossible heads before the search
         most = translator.most_tokens("source", "target" if args.scores else "source")
-        doubts = Doubts(loaded, most, "pair" if args.scores else where)
+        doubts = Doubts(loaded, most, "pair" if args.scores else where, args.skipped)
         stream = partial(translator.translate_stream, prefixes=given, greedy=greedy, beam=beam)
         if args.split_sentences:
             stream = partial(stream, sentences_of=loaded.config.data.src_lang)
@@ -261,7 +288,7 @@ def main(argv: list[str] | None = None) -> None:
 
         with bar, weights_fixed():
             if not args.prompt:
-                translate(texts)
+                translate(doubts.fitting(texts, translator, split=args.split_sentences))
             for text in prompted(f"{loaded.config.data.src_lang}> ") if args.prompt else ():
                 try:
                     translate([text])

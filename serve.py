@@ -118,6 +118,7 @@ def main(argv: list[str] | None = None) -> None:
             h11_max_incomplete_event_size=12 * args.max_chars + 2**16,  # texts in a query
             use_colors=False,  # else it checks standard output, which may be closed
             timeout_graceful_shutdown=2 * args.timeout,  # for a body, and then for its answer
+            timeout_keep_alive=75,  # longer than a proxy's, which would send into a closed one
         )
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         Server(config).run(sockets=[listening])

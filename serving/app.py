@@ -13,13 +13,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.batcher import Batcher, Full
-from serving.measures import Measures, Watched
+from serving.measures import Hosts, Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
 from translation.sentences import lower_capitals, separator
 from utils.errors import UserError
@@ -72,7 +71,7 @@ def build_app(
     ]
     middleware = [
         Middleware(Watched, measures=service.measures, paths=[route.path for route in routes]),
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+        Middleware(Hosts, allowed_hosts=list(hosts), www_redirect=False),
     ]
     if origins:  # outermost: errors are read by those sites too
         cors: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Content-Type"]}

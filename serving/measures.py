@@ -6,7 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,9 +38,13 @@ class Measures:
         known: dict[str, Any] = {"registry": self.registry}
         labels = ["path", "status"]
         self.requests = Counter("fr2en_requests", "Requests that were answered", labels, **known)
-        self.latency = Histogram("fr2en_request_seconds", "From request to answer", **known)
-        known_sizes = {"buckets": (1, 2, 4, 8, 16, 32, 64), **known}
-        self.sizes = Histogram("fr2en_batch_size", "Items computed at once", **known_sizes)
+        buckets = (*Histogram.DEFAULT_BUCKETS[:-1], 30, 60, 120)
+        what = "From request to answer"
+        self.latency = Histogram("fr2en_request_seconds", what, ["path"], buckets=buckets, **known)
+        sizes = [2**n for n in range(10)]
+        what = "Items computed at once"
+        self.sizes = Histogram("fr2en_batch_size", what, buckets=sizes, **known)
+        ProcessCollector(registry=self.registry)
         self.busy = Counter("fr2en_busy_seconds", "Seconds spent in computing", **known)
         self.waiting = Gauge("fr2en_waiting", "Items that wait", **known)
 
@@ -77,4 +89,12 @@ class Watched:
                 await answer(scope, receive, sending)
         path = scope["path"] if scope["path"] in self.paths else "other"
         self.measures.requests.labels(path, str(status)).inc()
-        self.measures.latency.observe(time.monotonic() - begun)
+        self.measures.latency.labels(path).observe(time.monotonic() - begun)
+
+
+class Hosts(TrustedHostMiddleware):
+    """Refuses other Host headers, but not of probes and scrapers, which ask by address."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        free = scope["type"] == "http" and scope["path"] in ("/health", "/metrics")
+        await (self.app if free else super().__call__)(scope, receive, send)

@@ -102,6 +102,9 @@ def run_main(main: Callable[[], None]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A folder's name may not be valid UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # The first process of a container ignores what has no handler.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         main()
     except (UserError, KeyboardInterrupt) as error:

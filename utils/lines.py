@@ -63,11 +63,11 @@ def prompted(prompt: str) -> Iterator[str]:
             yield line
 
 
-def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
+def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> Iterator[str]:
     r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
     Raises UserError naming a line that is not UTF-8, that has more than MAX_LINE bytes, or where
-    reading breaks off.
+    reading breaks off. skipped: takes the numbers of lines that are not UTF-8, which come as "".
     """
     number = 0
     try:
@@ -79,13 +79,25 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
                 reason = f"more than {MAX_LINE:,} bytes; is it text, one sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            if skipped is not None and not is_utf8(line):
+                skipped.append(number)
+                line = b""
+            yield line.decode()
     except UnicodeDecodeError:
         reason = "not UTF-8; convert it (iconv -f ITS_ENCODING -t UTF-8)"
         raise UserError(f"{name}, line {number:,}: {reason}") from None
     except (OSError, EOFError, zlib.error) as error:  # the last two for a damaged .gz
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{name}, line {number:,}: cannot be read: {why}") from None
+
+
+def is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def count_lines(path: Path) -> int | None:
@@ -164,6 +176,10 @@ def writer(
                 file.close()
             if keep and n_written and not special:
                 with write_errors(path):
+                    for n in itertools.count(1) if partial.exists() else ():  # an earlier one stays
+                        if not (older := partial.with_name(f"{partial.name}.{n}")).exists():
+                            os.replace(partial, older)
+                            break
                     os.replace(to, partial)
                 kept = f"the first {n_written:,} lines are in {partial}"
                 if isinstance(error, UserError):

@@ -387,7 +387,7 @@ def test_no_file_is_reachable_and_no_other_name_either(server: Server) -> None:
     for path in ("/../serve.py", "/%2e%2e/serve.py", "/page.py", "/serving/app.py", "//etc/passwd"):
         assert server("GET", path).status == 404
     assert server("GET", "/translate").status == 405
-    assert server("GET", "/health", headers={"Host": "elsewhere.example"}).status == 400
+    assert server("GET", "/models", headers={"Host": "elsewhere.example"}).status == 400
     page = server("GET", "/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "access-control-allow-origin" not in page.headers
@@ -484,7 +484,12 @@ def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
     args += ("--allowed_host", "proxied.example")
     with serving(*args) as server, ThreadPoolExecutor() as pool:
         for host, status in (("elsewhere.example", 400), ("proxied.example", 200)):
-            assert server("GET", "/health", headers={"Host": host}).status == status
+            assert server("GET", "/models", headers={"Host": host}).status == status
+            assert server("GET", "/health", headers={"Host": host}).status == 200  # a probe
+            assert server("GET", "/metrics", headers={"Host": host}).status == 200
+        seconds = server("GET", "/metrics").body
+        assert b'fr2en_request_seconds_count{path="/models"} 2.0' in seconds
+        assert b"process_resident_memory_bytes" in seconds
         assert len(server("GET", "/models").json()["models"]) == 2
         text = "\n".join(["Le chat dort."] * 300)
         answer = pool.submit(server.translate, q=text)

@@ -251,12 +251,16 @@ def test_a_failure_leaves_the_earlier_output_and_what_was_translated(
     assert output.read_text() == "precious\n"
     assert set(os.listdir(tmp_path)) == {"source.fr", "out.en", kept.name}
     assert len(lines_of(kept.read_text("utf-8"))) == 2
+    for n in (1, 2):  # what an earlier try kept stays too
+        kept.write_text(f"try {n}\n")
+        infer("--model_path", trained_run, *args).error()
+        assert (tmp_path / f"{kept.name}.{n}").read_text() == f"try {n}\n"
 
 
 def test_an_interrupt_leaves_complete_lines(
     infer: Scripts, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(file: IO[bytes], name: str) -> Iterator[str]:
+    def interrupted(file: IO[bytes], name: str, _: object) -> Iterator[str]:
         yield from read_lines(file, name)
         raise KeyboardInterrupt
 
@@ -411,6 +415,26 @@ def test_no_ngram_is_said_twice(
     flag = ("--set", "decode.no_repeat_ngram_size=2")
     said = infer(*one, *flag, "--engine", "ctranslate2").error()
     assert "decode.no_repeat_ngram_size: it is of torch's search alone" in said
+
+
+def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
+    infer: Scripts, trained_run: Path, tmp_path: Path
+) -> None:
+    file, one = tmp_path / "in.fr", ["--model_path", trained_run, "--search", "greedy"]
+    file.write_bytes(b"Oui.\n" + b"caf\xe9\n" + b"mot " * 8200 + b"\nNon.\n" + b"mot. " * 4000)
+    said = infer(*one, "--src_file", file).error()
+    assert said.startswith(f"{file}, line 2: not UTF-8")
+    whole = infer(*one, stdin=b"Oui.\n\n\nNon.\n")
+    few = ("--set", "decode.max_len=9")
+    ended = infer(*one, *few, "--src_file", file, "--skip_bad", "--split_sentences")
+    assert "lines left empty, too long or not UTF-8: 2: 2, 3\n" in ended.err
+    lines = lines_of(ended.out)
+    assert (len(lines), bool(lines[4])) == (5, True)  # each sentence is short enough
+    ended = infer(*one, "--src_file", file, "--skip_bad")
+    assert "lines left empty, too long or not UTF-8: 3: 2, 3, 5\n" in ended.err
+    assert ended.out == f"{whole.out}\n"
+    said = infer(*one, "--src_text", "Oui.", "--skip_bad").error()
+    assert said == "--skip_bad is of no use with --src_text: leave it out"
 
 
 def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_another(
