@@ -26,22 +26,24 @@ import torch
 from torch import Tensor
 
 from configs import positions as config
-from configs.serialize import position_from_dict, to_dict
+from configs.schema import Config
+from configs.serialize import apply_overrides, position_from_dict, to_dict
 from experiments.common import (
     SSMAX,
+    between_commas,
     chosen,
     chosen_numbers,
     chosen_seeds,
     mean_plus_minus,
     provenance_line,
     score_figure,
+    with_ssmax,
 )
 from experiments.copier import (
     ALIBI_VARIANTS,
     PLAIN,
     SCHEMES,
     VARIANTS,
-    WITH_SSMAX,
     Copier,
     Task,
     Variant,
@@ -431,13 +433,26 @@ def what_blanks_know(model: Copier, task: Task) -> list[float]:
     return [*known, *torch.stack(best, dim=1).flatten().tolist()]
 
 
+def chosen_schemes(text: str) -> list[str]:
+    """The schemes in `text`, between commas; one with fields (rope:base=500) becomes a variant.
+
+    Raises UserError for an unknown name, and for a field that does not fit.
+    """
+    for name in between_commas(text):
+        if name not in VARIANTS and name.partition(":")[0] in SCHEMES:
+            position = apply_overrides(Config(), [], position=name).model.position
+            VARIANTS[name] = Variant(position=position)
+            with suppress(ConfigError):
+                VARIANTS[name + SSMAX] = Variant(position=with_ssmax(position))
+    return chosen(text, VARIANTS, "scheme")
+
+
 def parse_args(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description="Position schemes on the copy task, also beyond its length.")
     add = parser.add_argument
     add("--fast", action="store_true", help="a minute: fewer schemes, two seeds, fewer steps")
     every = f"default: all of {', '.join(PLAIN)}; with --ssmax: those that take it"
-    known = partial(chosen, known=VARIANTS, what="scheme")
-    add("--schemes", metavar="NAME,...", type=known, help=every)
+    add("--schemes", metavar="NAME[:FIELD=VALUE],...", type=chosen_schemes, help=every)
     add("--seeds", metavar="N,...", type=chosen_seeds, help="default: 0,1,2,3,4; fast: 0,1")
     steps = "training steps (default: 2000; fast: 500)"
     several = partial(chosen_numbers, least=1)
@@ -462,7 +477,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     names = args.schemes or (FAST_SCHEMES if args.fast else list(PLAIN))
     if args.ssmax:
-        able = [name for name in names if name + SSMAX in WITH_SSMAX]
+        able = [name for name in names if name + SSMAX in VARIANTS]
         if unable := set(args.schemes or ()) - set(able):
             raise UserError(f"--ssmax: not for {', '.join(sorted(unable))}; leave it out")
         names = [name + end for name in able for end in ("", SSMAX)]

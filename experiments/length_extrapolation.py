@@ -273,6 +273,11 @@ class Extrapolation(Experiment):
         statistics = np.concatenate([each.statistics for each in splits])
         return [statistics[~beyond], statistics[beyond]]
 
+    def lengths(self, trial: Trial) -> list[float]:
+        """Tokens of the translations over those of the references, for both sides."""
+        sums = [side[:, :2].sum(axis=0) for side in self.sides(trial)]
+        return [ours / max(1, theirs) for ours, theirs in sums]
+
     def run(self, runner: Runner) -> None:
         missing = [trial for trial in self.trials if not self.is_done(trial)]
         runner.run([trial for trial in missing if not trial.weights_of])
@@ -308,10 +313,15 @@ class Extrapolation(Experiment):
         names = [f"up to {limit} words", f"beyond {limit}"]
         names += [f"{name} words (n={len(rows)})" for name, rows in by_length.items()]
         columns = {"seeds": len, **{name: means(i, ".1f") for i, name in enumerate(names)}}
-        table = seeds_table("scheme", self.ranked(), columns, self.failures)
+        produced = [f"length, up to {limit}", f"length, beyond {limit}"]
+        columns |= {name: means(i, ".2f") for i, name in enumerate(produced, start=len(names))}
+        of_seeds = ((t.variant, [*self.bleu[t.title], *self.lengths(t)]) for t in self.done)
+        found = ranked(of_seeds, lambda each: each[1] or 0.0)
+        table = seeds_table("scheme", found, columns, self.failures)
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length, the best beyond {limit} words first; n: sentences; "
+            "length: of the translations over that of the references; "
             f"{SPREAD}. {config}; {self.args.corpus} corpus; {seeds}; "
             f"{self.args.search} search; splits {', '.join(self.trials[0].splits)}; {provenance}."
             f"{copies * bool(self.pairs)}\n{not_run(rows, self.noun)}\n{table}"

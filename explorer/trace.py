@@ -166,7 +166,7 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         note += f" In {by_length} a sentence of this length turns by other angles than these."
     decoder = range(scheme.model.n_decoder_layers)
     if any(type(scheme.module.attention("cross", i)) is not AttentionPosition for i in decoder):
-        note += " Queries and keys of the cross-attention turn too."
+        note += " The scheme acts in the cross-attention too, which is not drawn."
     if isinstance(scheme.attention("encoder"), Ssmax):
         note += " All logits of the self-attentions grow by s ln n, where n keys are seen."
     elif not (parts or by_words):

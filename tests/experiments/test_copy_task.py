@@ -14,8 +14,9 @@ from made_runs import Scripts
 from torch import nn
 
 from configs.position_names import POSITIONS
+from configs.positions import Rope, Ssmax
 from experiments import copy_task
-from experiments.common import mean_plus_minus
+from experiments.common import SSMAX, mean_plus_minus
 from experiments.copier import (
     VARIANTS,
     Copier,
@@ -353,3 +354,16 @@ def test_a_scheme_that_does_not_fit_a_size_is_left_out_or_refused(
     for name in ("interleaved", "interleaved_ssmax"):
         with pytest.raises(UserError, match=f"^{name}: model"):
             copy_task.fitting(["none", name], one_layer, wanted=[name])
+
+
+def test_a_scheme_with_fields_is_a_variant_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_task, "VARIANTS", dict(VARIANTS))
+    names = copy_task.chosen_schemes("rope,rope:base=500")
+    assert names == ["rope", "rope:base=500"]
+    slow = Rope(base=500.0)
+    assert copy_task.VARIANTS["rope:base=500"] == Variant(position=slow)
+    assert copy_task.VARIANTS[f"rope:base=500{SSMAX}"] == Variant(position=Ssmax(scheme=slow))
+    with pytest.raises(UserError, match=r"unknown key 'model\.position\.bas'"):
+        copy_task.chosen_schemes("rope:bas=500")
+    with pytest.raises(UserError, match="no scheme 'roppe:base=5'"):
+        copy_task.chosen_schemes("roppe:base=5")

@@ -124,6 +124,7 @@ def test_a_table_curves_and_counts_are_written_and_a_rotation_without_weights_is
         assert [row["sacrebleu"] != "" for row in own] == [row["sentences"] != "0" for row in own]
     text = stand_in.text("extrapolation.md")
     assert "| scheme | seeds | up to 6 words | beyond 6 | 1–4 words (n=" in text
+    assert "| length, up to 6 | length, beyond 6 |\n" in text
     assert (stand_in.output / "extrapolation.png").read_bytes().startswith(b"\x89PNG")
     [root] = stand_in.output.glob("text_max6_*")
     assert stand_in.config("learnable")["data"]["corpus"]["root"] == str(root)

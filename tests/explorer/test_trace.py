@@ -240,7 +240,7 @@ def test_the_note_is_true_of_every_scheme() -> None:
         other = "In the encoder a sentence of this length turns by other angles"
         assert (other in note) == (name == "dynamic"), name
         assert ("grow by s ln n" in note) == ("ssmax" in name), name
-        assert ("cross-attention turn too" in note) == name.startswith("cross"), name
+        assert ("acts in the cross-attention too" in note) == name.startswith("cross"), name
 
 
 @pytest.mark.parametrize("encoder", [Learnable(max_positions=8), Tupe(max_positions=8)])
