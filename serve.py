@@ -93,7 +93,9 @@ def main(argv: list[str] | None = None) -> None:
             loaded, translator = load_from_arguments(args, change, path=path)
             if translator.decode.mbr is None and "decode.n_best" in given:
                 raise UserError("--n_best is for --mbr: a request says how many it wants")
-            name = name_of(path.resolve(), loaded.run.path.resolve())
+            # A link keeps its own name, so that what it leads to can be exchanged.
+            named = path.absolute() if path.is_symlink() else path.resolve()
+            name = name_of(named, loaded.run.path.resolve())
             models[unused(name, models)] = Served(loaded, translator)
         limits = Limits(
             max_batch=args.max_batch or 32 * args.workers,

@@ -220,6 +220,8 @@ class Service:
                 "searches": model.searches,
                 "mbr": model.translator.decode.mbr,
                 "attention": model.shows_attention,
+                "sha256": model.loaded.checksum,
+                "update": model.loaded.step,
             }
             for name, model in self.models.items()
         ]

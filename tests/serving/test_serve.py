@@ -29,6 +29,7 @@ from data.corpora.phrasebook import PhrasebookCorpus
 from serving.app import Limits, Service, _in_capitals, _joined, build_app
 from serving.tasks import Served, Task
 from translation.answers import Hypothesis
+from translation.loading import load_run
 from translation.translator import Translator
 from utils.errors import UserError
 
@@ -286,6 +287,8 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
     assert model["name"] == trained_run.name
     assert model["searches"] == ["beam", "greedy"]
     assert (model["mbr"], model["attention"]) == (None, True)
+    checkpoint = load_run(trained_run)
+    assert (model["sha256"], model["update"]) == (checkpoint.checksum, checkpoint.step)
 
 
 @pytest.mark.parametrize(
@@ -478,9 +481,10 @@ def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------------------- start and end
 
 
-def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
+def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path, tmp_path: Path) -> None:
+    (link := tmp_path / "current").symlink_to(trained_run)
     # 127.0.0.1 by another name
-    args = ("--model_path", trained_run, trained_run, "--host", "127.1")
+    args = ("--model_path", trained_run, link, "--host", "127.1")
     args += ("--allowed_host", "proxied.example")
     with serving(*args) as server, ThreadPoolExecutor() as pool:
         for host, status in (("elsewhere.example", 400), ("proxied.example", 200)):
@@ -490,7 +494,8 @@ def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path) -> None:
         seconds = server("GET", "/metrics").body
         assert b'fr2en_request_seconds_count{path="/models"} 2.0' in seconds
         assert b"process_resident_memory_bytes" in seconds
-        assert len(server("GET", "/models").json()["models"]) == 2
+        names = [model["name"] for model in server("GET", "/models").json()["models"]]
+        assert names == [trained_run.name, "current"]
         text = "\n".join(["Le chat dort."] * 300)
         answer = pool.submit(server.translate, q=text)
         while b"fr2en_waiting 0.0" in server("GET", "/metrics").body:
