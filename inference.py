@@ -191,12 +191,14 @@ class Doubts:
         self, lines: Iterable[str], translator: Translator, *, split: bool
     ) -> Iterator[str]:
         """The lines; if such lines are skipped, "" for one with too many tokens (split: a part)."""
-        from translation.sentences import split_sentences
+        from translation.sentences import lower_capitals, split_sentences
 
+        language = self.loaded.config.data.src_lang
         for number, line in enumerate(lines, start=1):
-            if self.skipped is not None and len(line.encode()) >= self.most:  # bytes of a token: 1
-                parts = split_sentences(line, self.loaded.config.data.src_lang) if split else [line]
-                if max(map(len, translator.encode(parts))) > self.most:
+            if self.skipped is not None:
+                whole = [line] if not split else split_sentences(line, language)
+                parts = list(map(lower_capitals, whole)) if split else whole
+                if max(map(len, translator.encode(parts)), default=0) > self.most:
                     self.skipped.append(number)
                     line = ""
             yield line

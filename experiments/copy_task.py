@@ -27,7 +27,7 @@ from torch import Tensor
 
 from configs import positions as config
 from configs.schema import Config
-from configs.serialize import apply_overrides, position_from_dict, to_dict
+from configs.serialize import apply_overrides, diff, position_from_dict, to_dict
 from experiments.common import (
     SSMAX,
     between_commas,
@@ -441,6 +441,10 @@ def chosen_schemes(text: str) -> list[str]:
     for name in between_commas(text):
         if name not in VARIANTS and name.partition(":")[0] in SCHEMES:
             position = apply_overrides(Config(), [], position=name).model.position
+            given = {field.partition("=")[0] for field in name.split(":")[1:]}
+            for key, *_ in diff(position, fit_to_task(position, Task())):
+                if key in given:
+                    raise UserError(f"{name}: the task sets {key} itself: leave it out")
             VARIANTS[name] = Variant(position=position)
             with suppress(ConfigError):
                 VARIANTS[name + SSMAX] = Variant(position=with_ssmax(position))

@@ -244,8 +244,8 @@ class Extrapolation(Experiment):
         }
 
     def ranked(self) -> dict[str, list[list[float | None]]]:
-        """The same by scheme, best beyond the limit first."""
-        of_seeds = ((trial.variant, self.bleu[trial.title]) for trial in self.done)
+        """The same with `lengths` at the end, by scheme, best beyond the limit first."""
+        of_seeds = ((t.variant, [*self.bleu[t.title], *self.lengths(t)]) for t in self.done)
         return ranked(of_seeds, lambda bleu: bleu[1] or 0.0)
 
     def gains(self) -> dict[str, list[tuple[float, float, float]]]:
@@ -273,10 +273,10 @@ class Extrapolation(Experiment):
         statistics = np.concatenate([each.statistics for each in splits])
         return [statistics[~beyond], statistics[beyond]]
 
-    def lengths(self, trial: Trial) -> list[float]:
+    def lengths(self, trial: Trial) -> list[float | None]:
         """Tokens of the translations over those of the references, for both sides."""
         sums = [side[:, :2].sum(axis=0) for side in self.sides(trial)]
-        return [ours / max(1, theirs) for ours, theirs in sums]
+        return [ours / theirs if theirs else None for ours, theirs in sums]
 
     def run(self, runner: Runner) -> None:
         missing = [trial for trial in self.trials if not self.is_done(trial)]
@@ -315,9 +315,7 @@ class Extrapolation(Experiment):
         columns = {"seeds": len, **{name: means(i, ".1f") for i, name in enumerate(names)}}
         produced = [f"length, up to {limit}", f"length, beyond {limit}"]
         columns |= {name: means(i, ".2f") for i, name in enumerate(produced, start=len(names))}
-        of_seeds = ((t.variant, [*self.bleu[t.title], *self.lengths(t)]) for t in self.done)
-        found = ranked(of_seeds, lambda each: each[1] or 0.0)
-        table = seeds_table("scheme", found, columns, self.failures)
+        table = seeds_table("scheme", self.ranked(), columns, self.failures)
         return (
             f"# Trained up to {limit} words, tested beyond\n\n"
             f"sacreBLEU by source length, the best beyond {limit} words first; n: sentences; "
@@ -345,7 +343,7 @@ class Extrapolation(Experiment):
         from pictures.panels import dot_panels, save_figure
 
         limit = self.args.max_words
-        bleu = {name: [each[2:] for each in seeds] for name, seeds in self.ranked().items()}
+        bleu = {name: [each[2:-2] for each in seeds] for name, seeds in self.ranked().items()}
         title = f"Trained up to {limit} words ({self.args.corpus}), tested beyond"
         if len(bleu) > MOST_LINES:
             named = buckets(self.edges, self.words).items()

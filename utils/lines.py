@@ -67,7 +67,8 @@ def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> 
     r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
     Raises UserError naming a line that is not UTF-8, that has more than MAX_LINE bytes, or where
-    reading breaks off. skipped: takes the numbers of lines that are not UTF-8, which come as "".
+    reading breaks off. skipped: takes the numbers of the first two kinds,
+    which come as "".
     """
     number = 0
     try:
@@ -75,6 +76,10 @@ def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> 
             line = file.readline(MAX_LINE + 1)
             if not line:
                 return
+            if len(line.removesuffix(b"\n")) > MAX_LINE and skipped is not None:
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE)
+                line = b"\xff"
             if len(line.removesuffix(b"\n")) > MAX_LINE:
                 reason = f"more than {MAX_LINE:,} bytes; is it text, one sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")

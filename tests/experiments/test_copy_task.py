@@ -365,5 +365,7 @@ def test_a_scheme_with_fields_is_a_variant_of_its_own(monkeypatch: pytest.Monkey
     assert copy_task.VARIANTS[f"rope:base=500{SSMAX}"] == Variant(position=Ssmax(scheme=slow))
     with pytest.raises(UserError, match=r"unknown key 'model\.position\.bas'"):
         copy_task.chosen_schemes("rope:bas=500")
+    with pytest.raises(UserError, match="length=32: the task sets trained_length itself: leave it"):
+        copy_task.chosen_schemes("fope:trained_length=32")
     with pytest.raises(UserError, match="no scheme 'roppe:base=5'"):
         copy_task.chosen_schemes("roppe:base=5")

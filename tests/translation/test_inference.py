@@ -421,7 +421,8 @@ def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
     infer: Scripts, trained_run: Path, tmp_path: Path
 ) -> None:
     file, one = tmp_path / "in.fr", ["--model_path", trained_run, "--search", "greedy"]
-    file.write_bytes(b"Oui.\n" + b"caf\xe9\n" + b"mot " * 8200 + b"\nNon.\n" + b"mot. " * 4000)
+    longer = b"mot " * 300_000  # than a line may be
+    file.write_bytes(b"Oui.\ncaf\xe9\n" + longer + b"\nNon.\n" + b"mot. " * 4000)
     said = infer(*one, "--src_file", file).error()
     assert said.startswith(f"{file}, line 2: not UTF-8")
     whole = infer(*one, stdin=b"Oui.\n\n\nNon.\n")
