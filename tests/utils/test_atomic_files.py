@@ -76,6 +76,8 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
         (signal.SIGTERM, SystemExit),
         (signal.SIGHUP, SystemExit),
     ):
+        for earlier in tmp_path.iterdir():  # which would stay
+            earlier.unlink()
         with pytest.raises(error) as ended:
             written(number)
         assert getattr(ended.value, "code", 128 + number) == 128 + number
