@@ -5,7 +5,9 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
@@ -174,3 +176,9 @@ def test_the_default_sizes_are_in_the_phrasebook_and_defaults_follow_the_corpus(
     args = length_extrapolation.parse_args(["--corpus", "files"])
     assert (Path(args.config), args.max_words) == (ROOT / "configs/multi30k_small_rope.py", 12)
     assert args.output_dir == Path("runs/extrapolation_files")
+
+
+def test_lengths_are_those_of_the_translations_over_the_references() -> None:
+    short = np.array([[3, 4, *[0] * 8], [3, 4, *[0] * 8]])
+    sides = mock.Mock(sides=lambda trial: [short, short[:0]])  # nothing is beyond the limit
+    assert length_extrapolation.Extrapolation.lengths(sides, mock.Mock()) == [0.75, None]
