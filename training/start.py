@@ -444,7 +444,7 @@ def count_steps(config: TrainConfig, epoch_length: int, n_tokens: int) -> int:
     """The updates of the whole run, where an epoch has `epoch_length` updates and `n_tokens`.
 
     train.max_tokens is converted by the mean size of an update, in target tokens. Warns where
-    train.max_epochs comes before the other limits, and where it ends the first epoch.
+    train.max_epochs comes first, and where train.max_tokens ends the run within its first epoch.
     """
     limits = {"max_steps": config.max_steps or math.inf, "max_tokens": math.inf}
     if config.max_tokens is not None:

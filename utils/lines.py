@@ -67,8 +67,7 @@ def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> 
     r"""The lines as they come, cut at "\n" alone, without a last "\r" or a first byte order mark.
 
     Raises UserError naming a line that is not UTF-8, that has more than MAX_LINE bytes, or where
-    reading breaks off. skipped: takes the numbers of the first two kinds,
-    which come as "".
+    reading breaks off. skipped: takes the numbers of the first two kinds, which come as "".
     """
     number = 0
     try:
@@ -79,7 +78,7 @@ def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> 
             if len(line.removesuffix(b"\n")) > MAX_LINE and skipped is not None:
                 while line and not line.endswith(b"\n"):
                     line = file.readline(MAX_LINE)
-                line = b"\xff"
+                line = b"\xff"  # is not UTF-8 either
             if len(line.removesuffix(b"\n")) > MAX_LINE:
                 reason = f"more than {MAX_LINE:,} bytes; is it text, one sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")
