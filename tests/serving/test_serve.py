@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
@@ -21,6 +23,8 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from starlette.exceptions import HTTPException
 
 import serve
@@ -70,9 +74,10 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(*args: str | Path) -> Iterator[Server]:
+def serving(*args: str | Path, **env: str) -> Iterator[Server]:
     command = [sys.executable, "serve.py", "--port", "0", *map(str, args)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    how: dict[str, Any] = {"cwd": ROOT, "env": os.environ | env, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **how) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://127[\d.]+:(\d+)/", process.stdout.readline())
@@ -481,12 +486,33 @@ def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------------------- start and end
 
 
+def lean(folder: Path) -> dict[str, str]:
+    """What hides all packages from Python but those that docs/usage.md installs in an image."""
+    usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    named = re.search(r"pip install -c requirements\.txt ([^`]*)```", usage)
+    assert named
+    wanted, kept = [name for name in named[1].split() if name != "\\"], set[str]()
+    while wanted:
+        name = canonicalize_name(wanted.pop())
+        if name not in kept and not kept.add(name):
+            with contextlib.suppress(metadata.PackageNotFoundError):  # as on other systems alone
+                needs = metadata.requires(name) or []
+                wanted += [Requirement(of).name for of in needs if "extra ==" not in of]
+    modules = metadata.packages_distributions().items()
+    hidden = {module for module, of in modules if not kept & set(map(canonicalize_name, of))}
+    assert {"datasets", "ignite", "matplotlib", "nltk", "sacrebleu", "transformers"} <= hidden
+    hide = f"import sys\nsys.modules.update(dict.fromkeys({sorted(hidden)}))\n"
+    (folder / "sitecustomize.py").write_text(hide)
+    return {"PYTHONPATH": str(folder)}
+
+
 def test_it_ends_when_what_is_under_way_is_answered(trained_run: Path, tmp_path: Path) -> None:
     (link := tmp_path / "current").symlink_to(trained_run)
     # 127.0.0.1 by another name
     args = ("--model_path", trained_run, link, "--host", "127.1")
     args += ("--allowed_host", "proxied.example")
-    with serving(*args) as server, ThreadPoolExecutor() as pool:
+    with serving(*args, **lean(tmp_path)) as server, ThreadPoolExecutor() as pool:
+        assert server("GET", "/explore?text=Le+chat+dort.").status == 200
         for host, status in (("elsewhere.example", 400), ("proxied.example", 200)):
             assert server("GET", "/models", headers={"Host": host}).status == status
             assert server("GET", "/health", headers={"Host": host}).status == 200  # a probe
