@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # torch is imported once the command line is known to be vali
     from translation.alignment import Alignment
     from translation.answers import Translated
     from translation.loading import LoadedRun
-    from translation.translator import Translator
 
 CHUNK = 512  # lines read, sorted by length and translated at a time, in batches of 32
 
@@ -73,7 +72,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.scores:
         beside = "--tgt_file" if args.tgt_text is None else "--tgt_text"
         settings = "batch_size", "length_penalty"
-        idle = ("search", "engine", "workers", "split_sentences", "skip_bad")
+        idle = ("search", "engine", "workers", "split_sentences")
         refuse_beside(beside, parser, args, idle, settings)
     given = args.src_text or args.src_file or args.output or args.json or args.scores
     args.prompt = not (given or args.prefix or args.prefix_file) and at_terminal()
@@ -103,7 +102,7 @@ def opened(args: Namespace) -> tuple[Iterable[str], Iterable[str] | None, str, b
     """The sentences, the texts given with them, their source in words, whether they are typed."""
     given, file = args.tgt_text or args.prefix, args.tgt_file or args.prefix_file
     if file is not None:
-        given = read_lines(*open_source(file))
+        given = read_lines(*open_source(file), args.skipped)
     if args.src_text is not None:
         return args.src_text, given, "--src_text number", False
     raw, name = open_source(args.src_file)
@@ -133,16 +132,21 @@ def shown(
     alignments: list[Alignment] | None,
     args: Namespace,
     decode: DecodeConfig,
+    n_before: int = 0,
 ) -> list[str]:
     """The output for some sentences: lines of JSON, translations or scores, or blocks to read.
 
-    Alignments, if there are any, are those of the best translations.
+    Alignments, if there are any, are those of the best translations. n_before: the earlier lines.
     """
-    found = []
-    for item, alignment in zip(items, alignments or repeat(None)):
+    found, skipped = [], set(args.skipped or ())
+    numbers = count(n_before + 1)
+    for number, item, alignment in zip(numbers, items, alignments or repeat(None)):
         if args.json:
-            links = {} if alignment is None else {"alignment": alignment.pharaoh()}
-            found.append(json.dumps(asdict(item) | links, ensure_ascii=False))
+            more: dict[str, object] = {"skipped": True} if number in skipped else {}
+            more |= {} if alignment is None else {"alignment": alignment.pharaoh()}
+            found.append(json.dumps(asdict(item) | more, ensure_ascii=False))
+        elif number in skipped:
+            found.append("")
         elif args.one_a_line:
             line = f"{item.best.score:.4f}" if args.scores else as_line(item.best.text)
             if alignment is not None:
@@ -185,10 +189,14 @@ class Doubts:
     ) -> None:
         self.loaded, self.most, self.where, self.skipped = loaded, most, where, skipped
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
-        self.shortened = self.in_capitals = self.cut_off = self.first = 0
+        self.shortened = self.in_capitals = self.cut_off = self.first = self.n_lines = 0
 
     def fitting(
-        self, lines: Iterable[str], translator: Translator, *, split: bool
+        self,
+        lines: Iterable[str],
+        encode: Callable[[list[str]], list[list[int]]],
+        *,
+        split: bool = False,
     ) -> Iterator[str]:
         """The lines; if such lines are skipped, "" for one with too many tokens (split: a part)."""
         from translation.sentences import lower_capitals, split_sentences
@@ -198,7 +206,7 @@ class Doubts:
             if self.skipped is not None:
                 whole = [line] if not split else split_sentences(line, language)
                 parts = list(map(lower_capitals, whole)) if split else whole
-                if max(map(len, translator.encode(parts)), default=0) > self.most:
+                if max(map(len, encode(parts)), default=0) > self.most:
                     self.skipped.append(number)
                     line = ""
             yield line
@@ -218,6 +226,7 @@ class Doubts:
         """Count what was cut off; if lines are searched whole, too few sentences and capitals."""
         from translation.sentences import lower_capitals, split_sentences
 
+        self.n_lines += len(items)
         shown = ((item.greedy, *item.beam[:1]) for item in items)
         self.cut_off += sum(any(each and not each.finished for each in one) for one in shown)
         data, items = self.loaded.config.data, items if whole else []
@@ -228,19 +237,21 @@ class Doubts:
 
     def tell(self) -> None:
         if self.skipped:
-            some = ", ".join(map(str, sorted(self.skipped)[:20]))
-            some += ", ..." * (len(self.skipped) > 20)
-            warning = f"lines left empty, too long or not UTF-8: {len(self.skipped):,}: {some}"
+            skipped = sorted(set(self.skipped))
+            some = ", ".join(map(str, skipped[:20])) + ", ..." * (len(skipped) > 20)
+            warning = f"lines left empty, too long or not UTF-8: {len(skipped):,}: {some}"
             print(f"warning: {warning}", file=sys.stderr)
         if self.in_capitals:
-            warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences translates them"
-            print(f"warning: {warning} as if they were not", file=sys.stderr)
+            warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences (without "
+            warning += "--align) translates them as if they were not"
+            print(f"warning: {warning}", file=sys.stderr)
         if self.cut_off:
             warning = f"translations cut off by the limits of length: {self.cut_off:,}; raise "
             print(f"warning: {warning}decode.max_len or decode.max_len_ratio", file=sys.stderr)
         if self.shortened:
             warning = "lines of several sentences with fewer in the translation: "
-            warning += f"{self.shortened:,}; --split_sentences translates each sentence by itself"
+            warning += f"{self.shortened:,}; --split_sentences (without --align) translates each "
+            warning += "sentence by itself"
             print(f"warning: {warning}", file=sys.stderr)
         if self.long and self.loaded.step:  # of an imported model's training nothing is known
             warning = "inputs longer than any sentence in training (data.max_len = "
@@ -274,7 +285,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.split_sentences:
             stream = partial(stream, sentences_of=loaded.config.data.src_lang)
         elif args.scores:
-            stream = partial(translator.score_stream, given=given or ())
+            given = doubts.fitting(given or (), translator.tokenizer.encode_tgt_batch)
+            stream = partial(translator.score_stream, given=given)
         bar = Bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
@@ -284,13 +296,13 @@ def main(argv: list[str] | None = None) -> None:
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]
                     alignments = translator.align(*pairs, heads)
-                write(shown(items, alignments, args, translator.decode))
-                doubts.compare(items, whole=not (args.split_sentences or args.align or given))
+                write(shown(items, alignments, args, translator.decode, doubts.n_lines))
+                doubts.compare(items, whole=not (args.split_sentences or given))
                 bar.update(len(items))
 
         with bar, weights_fixed():
             if not args.prompt:
-                translate(doubts.fitting(texts, translator, split=args.split_sentences))
+                translate(doubts.fitting(texts, translator.encode, split=args.split_sentences))
             for text in prompted(f"{loaded.config.data.src_lang}> ") if args.prompt else ():
                 try:
                     translate([text])

@@ -11,7 +11,7 @@ from configs.load import add_set_argument, load_config
 from configs.position_names import NAMES, position_in_names, position_name
 from configs.schema import Config
 from configs.serialize import apply_overrides
-from data.corpora.text import normalize_whitespace
+from data.corpora.text import plain_text
 from pictures.distance import decay, ideas, projections, similarity
 from pictures.maps import embedding_map
 from pictures.positions import bias, encoding, permutation, rotation
@@ -156,7 +156,7 @@ def encoded_source(args: argparse.Namespace, translator: Translator) -> list[int
     """Raises UserError where it or the given translation is too long for a map."""
     [source] = translator.encode([args.src_text])
     require_readable(len(source), "--src_text: {:,} tokens")
-    given = translator.tokenizer.encode_tgt(normalize_whitespace(args.tgt_text or ""))
+    given = translator.tokenizer.encode_tgt(plain_text(args.tgt_text or ""))
     require_readable(len(given), "--tgt_text: {:,} tokens")
     return source
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from configs.schema import Beam
-from data.corpora.text import normalize_whitespace
+from data.corpora.text import plain_text
 from explorer.heads import head_statistics
 from explorer.packed import pack
 from explorer.tree import likeliest, searched
@@ -49,7 +49,7 @@ def trace(
     best = results[0]
     target = [*best["ids"], *([tokenizer.eos_id] if best["finished"] else [])]
     if tgt_text is not None:
-        target = tokenizer.encode_tgt(normalize_whitespace(tgt_text))
+        target = tokenizer.encode_tgt(plain_text(tgt_text))
     for result in results:
         result["text"] = tokenizer.decode(result.pop("ids"))
     attention = translator.attention(source, target)
@@ -58,7 +58,7 @@ def trace(
         "name": loaded.run.name,
         "about": f"epoch {loaded.epoch}, update {loaded.step:,}",
         "source": {
-            **words(normalize_whitespace(src_text), attention.source),
+            **words(plain_text(src_text), attention.source),
             "lang": loaded.config.data.src_lang.replace("_", "-"),  # as in HTML
         },
         "target": {

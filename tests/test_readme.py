@@ -135,7 +135,7 @@ def test_every_link_between_documents_leads_somewhere_and_no_line_is_too_long() 
                 assert anchor in slugs, (path.name, target, anchor)
 
 
-def test_the_reading_tour_names_what_there_is_and_is_an_hours_reading() -> None:
+def test_the_reading_tour_names_what_there_is_in_an_afternoons_lines() -> None:
     tour = " ".join((ROOT / "docs/reading_tour.md").read_text("utf-8").split())
     n_lines = 0
     stops = re.findall(r"\d+\. `([^`]+\.py)`(?: \((.*?)\))?:", tour)

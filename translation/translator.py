@@ -15,7 +15,7 @@ import torch
 
 from configs.schema import DecodeConfig, Sampling, Search
 from configs.section import kinds
-from data.corpora.text import normalize_whitespace
+from data.corpora.text import plain_text
 from models.decoding.ensemble import Ensemble
 from models.decoding.hypothesis import Hypothesis as FoundIds, length_penalty
 from models.positional_encodings.base import Side
@@ -264,11 +264,8 @@ class Translator:
         return [join_candidates(of_line, self.searcher.language) for of_line in of_lines]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Source ids, each with EOS, of texts whose white space is normalised as in training.
-
-        Raises UserError for text that is not Unicode.
-        """
-        return self.tokenizer.encode_src_batch([normalize_whitespace(text) for text in texts])
+        """Source ids, each with EOS, of each `plain_text`. UserError: it is not Unicode."""
+        return self.tokenizer.encode_src_batch(list(map(plain_text, texts)))
 
     def _settings(
         self, search: str | Search | None, **given: float | None
@@ -312,7 +309,7 @@ class Translator:
         first: int = 0,
     ) -> list[list[FoundIds]]:
         """The hypotheses of each text, none for a blank one; `first` is the first text's number."""
-        spoken = [i for i, text in enumerate(texts) if text.strip()]
+        spoken = [i for i, text in enumerate(texts) if plain_text(text)]
         sources, numbers = [sources[i] for i in spoken], [first + i for i in spoken]
         begun = self.prefix_ids([prefixes[i] for i in spoken], sources, decode, numbers)
         found = self.searcher.search_ids(
@@ -412,7 +409,7 @@ class Translator:
             done, items = done + len(pairs), []
             for (src, tgt), log_prob, penalty in zip(pairs, log_probs, penalties):
                 scored = Candidate(tgt, log_prob / penalty, log_prob, finished=True)
-                items.append(Translated(src, None, [scored if (src + tgt).strip() else NOTHING]))
+                items.append(Translated(src, None, [scored if plain_text(src + tgt) else NOTHING]))
             yield items
 
     def attention(self, src: str | list[int], tgt: str | list[int] | None = None) -> Attention:
@@ -504,7 +501,7 @@ class Translator:
     def _target(self, translation: str | FoundIds) -> list[int]:
         """The ids that the model produces for a translation: with EOS, unless it was cut off."""
         if isinstance(translation, str):
-            return self.tokenizer.encode_tgt(normalize_whitespace(translation))
+            return self.tokenizer.encode_tgt(plain_text(translation))
         ids = list(translation.ids)
         return [*ids, self.tokenizer.eos_id] if translation.finished else ids
 

@@ -193,9 +193,6 @@ def writer(
             raise
         with write_errors(path):
             file.close()
-    if keep and not special:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)  # of an earlier call
 
 
 def as_line(text: str) -> str:

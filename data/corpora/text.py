@@ -1,6 +1,7 @@
 """Shared by the corpora: normalising white space, and reading .gz files."""
 
 import gzip
+import re
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from utils.errors import UserError
 MAX_RATIO = 100
 ALWAYS_ALLOWED = 1 << 26
 CHUNK = 1 << 20
+# Soft hyphen, zero-width space (where it does not divide the words of Thai, Lao, Burmese or Khmer),
+# word joiner, byte order mark, and the control characters that are no white space.
+INVISIBLE = re.compile(
+    r"[\u00ad\u2060\ufeff\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
+    r"|\u200b(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])"
+)
 
 
 def normalize_whitespace(text: str) -> str:
@@ -22,6 +29,13 @@ def normalize_whitespace(text: str) -> str:
     if text.isprintable() and "  " not in text:  # as nearly all is; three times as fast
         return text
     return " ".join(text.split())
+
+
+def plain_text(text: str) -> str:
+    """What a user gives, with white space as in training, and without the characters that nobody
+    sees: web pages and word processors leave them, and a model has hardly met them.
+    """
+    return normalize_whitespace(text if text.isprintable() else INVISIBLE.sub("", text))
 
 
 def read_packed(path: Path) -> bytes:

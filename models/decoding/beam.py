@@ -85,7 +85,8 @@ class Extension:
 def extend(
     live: Tensor, log_probs: Tensor, eos_id: int, *, deduction: Tensor | None = None
 ) -> Extension:
-    """From the 2K best candidates, those of the first K that end, and the best K that go on.
+    """From the 2K best candidates, those of the first K that end, and the best K that go on: each
+    hypothesis has one way to end, so among 2K at least K go on.
 
     live [B,K]: sums of log-probabilities; log_probs [B,K,V]: of the next token. `deduction` [B,1,V]
     is subtracted from the log-probabilities for ranking candidates, and there alone.

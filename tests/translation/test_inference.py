@@ -26,6 +26,7 @@ from checkpoints.content import checkpoint_config, read_checkpoint
 from checkpoints.run import REGULAR, Run
 from configs.schema import Config
 from data.corpora.build import build_corpus
+from data.corpora.text import plain_text
 from translation.answers import NOTHING, Translated
 from translation.loading import load_run
 from translation.settings import config_change
@@ -224,8 +225,15 @@ def test_a_file_is_translated_line_by_line_into_another(
 def test_any_unicode_gets_an_answer_and_white_space_is_read_as_in_training(
     infer: Scripts, trained_run: Path
 ) -> None:
-    source = "Le chat  dort !\nLe chat\u00a0dort\u202f!\n  Le chat\tdort ! \n".encode()
-    assert len(set(lines_of(infer("--model_path", trained_run, stdin=source).out))) == 1
+    plain, unseen = "Le chat dort !", "\u200b\ufeff\0"
+    same = [plain, "Le chat\u00a0dort\u202f!", f"  Le c\u00adhat\u200b\tdort !{unseen} "]
+    ended = infer("--model_path", trained_run, stdin="\n".join([*same, unseen]).encode())
+    (first, *_), blank = (lines := lines_of(ended.out)), ""
+    assert (lines, bool(first)) == ([first, first, first, blank], True)
+    pair = infer("--model_path", trained_run, "--src_text", plain, "--tgt_text", "It\u00ad is\0.")
+    given = infer("--model_path", trained_run, "--src_text", plain, "--tgt_text", "It is.")
+    assert pair.out == given.out
+    assert plain_text("ไทย\u200bไทย") == "ไทย\u200bไทย"  # where it ends a word
     texts = ["😀👩‍👩‍👧", "日本語", "a\x00b", "ＦＵＬＬ ｗｉｄｔｈ"]
     texts += ["مرحبا بالعالم", "\u200b", "<pad> </s> <unk>", "e\u0301" * 50, "-"]
     ended = infer("--model_path", trained_run, "--json", stdin=("\n".join(texts) + "\n").encode())
@@ -434,6 +442,15 @@ def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
     ended = infer(*one, "--src_file", file, "--skip_bad")
     assert "lines left empty, too long or not UTF-8: 3: 2, 3, 5\n" in ended.err
     assert ended.out == f"{whole.out}\n"
+    given, one = tmp_path / "given.en", one[:2]  # a translation may be bad as well
+    given.write_bytes(b"Yes.\nx\ny\n\xff\nz\n")
+    scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad")
+    assert "lines left empty, too long or not UTF-8: 4: 2, 3, 4, 5\n" in scored.err
+    assert scored.out == infer(*one, "--src_text", "Oui.", "--tgt_text", "Yes.").out + "\n" * 4
+    given.write_text("Yes.\nx\ny\n" + "word. " * 4000 + "\nz\n")
+    scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad", "--json")
+    marks = [item.get("skipped", False) for item in objects_of(scored.out)]
+    assert marks == [False, True, True, True, True]
     said = infer(*one, "--src_text", "Oui.", "--skip_bad").error()
     assert said == "--skip_bad is of no use with --src_text: leave it out"
 

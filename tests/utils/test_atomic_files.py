@@ -87,8 +87,7 @@ def test_a_writer_answers_for_its_own_file_alone_and_keeps_what_was_written(
         assert capsys.readouterr().err == f"the first 2 lines are in {kept}\n"
     with writer(tmp_path / "out.gz") as write:
         write(["a"])
-    assert [path.name for path in tmp_path.iterdir()] == ["out.gz"]
-    kept.touch()  # the input of the next call
+    assert kept.exists()  # it may be the longer one
     with pytest.raises(UserError, match=r"out\.gz\.partial is the input itself"):
         writer(tmp_path / "out.gz", never=[kept]).__enter__()
     kept.unlink()
