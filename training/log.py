@@ -35,9 +35,9 @@ class RunLog:
     """`logs/` of a run: TensorBoard's events, and metrics.jsonl with one JSON object a line.
 
     A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
-    TensorBoard shows. `validation_STEP.hyp` has the translations of a validation, one a line. A run
-    resumed from an earlier checkpoint drops what came after it. The first process writes; in the
-    others nothing happens.
+    TensorBoard shows. `validation_STEP.hyp` has the translations of a validation, one a line, of
+    the lines of validation.src. A run resumed from an earlier checkpoint drops what came after it.
+    The first process writes; in the others nothing happens.
     """
 
     @idist.one_rank_only()
@@ -99,12 +99,14 @@ class RunLog:
 
     @idist.one_rank_only()
     def translations(self, rows: Sequence[tuple[str, str, str]], step: int) -> None:
-        """Show the first (source, reference, translation); write all translations, one a line."""
+        """Show the first (source, reference, translation); write all, one a line, three files."""
         header = ("source", "reference", "hypothesis")
         self.table("validation/translations", header, rows[:SHOWN], step)
-        text = "".join(f"{as_line(translation)}\n" for *_, translation in rows)
+        names = "validation.src", "validation.ref", f"validation_{step}.hyp"
         with write_errors(self.run.logs):
-            write_bytes(self.run.logs / f"validation_{step}.hyp", text.encode())
+            for name, lines in zip(names, zip(*rows)):
+                text = "".join(f"{as_line(line)}\n" for line in lines)
+                write_bytes(self.run.logs / name, text.encode())
 
     @idist.one_rank_only()
     def figure(self, tag: str, figure: Figure, step: int) -> None:

@@ -3,6 +3,7 @@
 import fnmatch
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,6 +80,8 @@ def prepare_data(
     logger.info(f"{corpus.train}: reading the pairs, and encoding them unless {cache} has them")
     keep = samplers is not None
     text, ids, fingerprint = read_training(config.data, corpus, tokenizer, keep=keep)
+    if idist.get_rank() == 0:
+        tell_overlap(corpus)
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer, training=False)
     with idist.one_rank_first():
         validation_text, validation_ids = read(corpus.validation)
@@ -135,6 +138,19 @@ def read_training(
         text, ids = read()
         fingerprint = text.fingerprint()
     return text if keep else None, ids, fingerprint
+
+
+def tell_overlap(corpus: CorpusReader) -> None:
+    """Log how many sources of the other splits, as far as they are there, are in training too."""
+    held_out = dict[str, set[str]]()
+    for split in dict.fromkeys((corpus.validation, *corpus.test)):
+        with suppress(UserError, OSError):
+            held_out[split] = set(corpus.load(split).src)
+    seen = set().union(*held_out.values()).intersection(corpus.load(corpus.train).src)
+    counts = {split: len(sources & seen) for split, sources in held_out.items()}
+    if seen:
+        told = (f"{n:,} of {len(held_out[split]):,} of {split}" for split, n in counts.items() if n)
+        logger.info(f"source sentences that are in {corpus.train} too: {', '.join(told)}")
 
 
 def read_validation(config: Config, corpus: CorpusReader) -> None:

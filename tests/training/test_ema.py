@@ -90,7 +90,9 @@ def test_the_loss_in_a_name_and_the_bleu_are_those_of_the_average(run: Run, conf
     logged = log_of(run, "validation")[20]
     assert logged["bleu"] == sacrebleu_score(found, text.tgt) > 0
     assert logged["chrf"] == chrf_score(found, text.tgt) > 0
-    assert (run.logs / "validation_20.hyp").read_text("utf-8").splitlines() == found
+    for name, lines in (("_20.hyp", found), (".src", text.src), (".ref", text.tgt)):
+        written = (run.logs / f"validation{name}").read_text("utf-8")
+        assert written.splitlines() == list(lines)
     seen: list[Any] = []
     search = mock.Mock(side_effect=BatchSearch)
     with mock.patch("training.run.BatchSearch", search):  # the two models hardly differ in BLEU

@@ -22,7 +22,15 @@ import torch.nn.functional as F
 from ignite.engine import Engine, Events
 from tiny_models import tiny_config
 from torch import Tensor, nn
-from toy_runs import assert_same_logs, at_update, log_of, run_here, toy_config, validation_loss
+from toy_runs import (
+    assert_same_logs,
+    at_update,
+    log_of,
+    run_here,
+    toy_config,
+    toy_corpus,
+    validation_loss,
+)
 from tqdm import tqdm
 from updates import (
     CPU,
@@ -571,3 +579,18 @@ def test_a_validation_pair_past_the_position_table_is_named_before_training(tmp_
     words = r"of long \(evaluate\.also\) .* leave that split out, or in a new"
     with pytest.raises(UserError, match=words):
         check_lengths(model, data)
+
+
+def test_what_training_reads_of_the_other_splits_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    corpus = toy_corpus(tmp_path)
+    valid, test = ((corpus / f"{name}.fr").read_text().splitlines() for name in ("valid", "test"))
+    for language, lines in (("fr", [valid[3], test[0], valid[5], test[0]]), ("en", ["x"] * 4)):
+        with (corpus / f"train.{language}").open("a") as train:
+            train.writelines(f"{line}\n" for line in lines)
+    # a test that is not there is left out
+    run_here(toy_config(tmp_path, "train.max_steps=1 data.corpus.test=test,none"))
+    told = f"source sentences that are in train too: 2 of {len({*valid})} of valid, 1 of "
+    assert f"{told}{len({*test})} of test" in caplog.messages
