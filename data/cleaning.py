@@ -1,13 +1,17 @@
 """Simple rules that leave out training pairs, with a count of what each of them dropped."""
 
+import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from textwrap import shorten
 
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
 from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # Frequent words of one language that are not words of the other, unlike "on", "a", "me", "son".
 _FRENCH = """
@@ -21,11 +25,15 @@ STOP_WORDS = {"fr": frozenset(_FRENCH.split()), "en": frozenset(_ENGLISH.split()
 _WORD = re.compile(r"[^\W\d_]+")
 # Not up to Latin Extended-B, nor in Latin Extended Additional, nor a ligature like "ﬁ".
 _NOT_LATIN = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\ufb00-\ufb06]")
+# The replacement character, or UTF-8 that was read as Latin-1 or Windows-1252, as in "mouillÃ©".
+_DAMAGED = re.compile(r"\ufffd|[ÃÂ][\x80-\xbf]|Ã[€‰ˆŠ‡Ž”œš]|â€|Å“")
 MIN_FOREIGN = 2  # stop words of the other language needed, which must also outnumber its own
 
 
 def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: str) -> ParallelText:
-    """The pairs that no rule drops, in order; `skipped` counts the rest by their first rule."""
+    """The pairs that no rule drops, in order; `skipped` counts the rest by their first rule, and
+    the log has an example of each.
+    """
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter(text.skipped)
     kept: list[int] = []
@@ -35,6 +43,7 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
         """Each rule, and whether it applies; the costliest comes last but one."""
         n_words = len(src.split()), len(tgt.split())
         lengths = n_words if config.ratio_of == "words" else (len(src), len(tgt))
+        yield "damaged", config.damaged and bool(_DAMAGED.search(src) or _DAMAGED.search(tgt))
         yield "identical", config.identical and src.casefold() == tgt.casefold()
         yield "too_few_words", min(n_words) < config.min_words
         yield "too_many_words", max(n_words) > most_words
@@ -50,6 +59,9 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
                 seen.add((src, tgt))
             kept.append(row)
         else:
+            if reason not in counts:
+                pair = (shorten(side, 80, placeholder=" ...") for side in (src, tgt))
+                logger.info(f"left out by data.clean, {reason}: {' | '.join(pair)}")
             counts[reason] += 1
     src_kept, tgt_kept = (tuple(side[row] for row in kept) for side in (text.src, text.tgt))
     return ParallelText(src_kept, tgt_kept, dict(counts))

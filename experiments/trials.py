@@ -29,7 +29,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import getitem
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -55,7 +56,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
     *(("tokenizer", "symbols", []), ("decode", "neighbours", to_dict(NO_NEIGHBOURS))),
-    ("decode", "no_repeat_ngram_size", 0),
+    *(("decode", "no_repeat_ngram_size", 0), ("data.clean", "damaged", True)),
 )
 BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
@@ -94,9 +95,10 @@ def training_digest(config: Config) -> str:
 def as_before(config: Config) -> dict[str, Any]:
     """As `to_dict`, without newer fields at their defaults, so that older digests still hold."""
     data = to_dict(config)
-    for section, name, default in AS_BEFORE:
-        if data[section].get(name, ...) == default:
-            del data[section][name]
+    for place, name, default in AS_BEFORE:
+        section = reduce(getitem, place.split("."), data)
+        if section.get(name, ...) == default:
+            del section[name]
     return data
 
 

@@ -1,5 +1,6 @@
 """Cleaning: what each rule drops and counts, and that it meets the training split alone."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ PAIRS = [
     ("The dog is in the house.", "The dog is in the garden."),
     ("Un chien.", "Il est dans le jardin."),
     ("Je vois le chat dans le jardin et la maison.", "I see the cat in the garden and the house."),
+    ("Un été mouillÃ©.", "A wet summer."),
+    ("Un été.", "A summer\ufffds day."),
 ]
 OFF = {"max_ratio": None, "duplicates": False, "identical": False, "language": False}
+OFF |= {"damaged": False}
 
 
 def cleaned(pairs: list[tuple[str, str]], **rules) -> tuple[list[tuple[str, str]], dict[str, int]]:
@@ -31,11 +35,27 @@ def cleaned(pairs: list[tuple[str, str]], **rules) -> tuple[list[tuple[str, str]
     return list(zip(text.src, text.tgt)), dict(text.skipped)
 
 
-def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts() -> None:
+def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     kept, skipped = cleaned(PAIRS, max_words=9)
     assert kept == [PAIRS[0], PAIRS[2]]
-    others = {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3}
+    others = {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3, "damaged": 2}
     assert skipped == {"empty": 2, "too_many_words": 1, **others}
+    first = f"{PAIRS[8][0]} | {PAIRS[8][1]}"
+    assert f"left out by data.clean, too_many_words: {first}" in caplog.messages
+    assert len(caplog.messages) == 6  # one of each
+    cleaned([("mot " * 200, "word")])
+    assert caplog.messages[-1] == f"left out by data.clean, length_ratio: {'mot ' * 19}... | word"
+
+
+def test_text_of_another_encoding_is_damaged_and_foreign_letters_are_not() -> None:
+    whole = "Où est l’œuvre ? « Là-bas, à São Tomé » – 25 °C, ΑÂ, MAÇÃ, ÅNGSTRÖM, Âne"
+    words = ["é", "œuvre", "l’œuvre", "« mots »", "É", "25 °C", "cœur – là"]
+    damaged = [word.encode().decode("cp1252", "replace") for word in words]
+    pairs = [(whole, "x" * 40), *((text, "x" * len(text)) for text in damaged)]
+    assert cleaned(pairs, **(OFF | {"damaged": True}))[0] == pairs[:1]
 
 
 @pytest.mark.parametrize(
@@ -45,8 +65,9 @@ def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts() -> None
         ({"duplicates": True}, "duplicate", [1]),
         ({"identical": True}, "identical", [3]),
         ({"language": True}, "language", [5, 6, 7]),
+        ({"damaged": True}, "damaged", [9, 10]),
         ({"max_words": 9}, "too_many_words", [8]),
-        ({"min_words": 3}, "too_few_words", [3, 4, 5, 7]),
+        ({"min_words": 3}, "too_few_words", [3, 4, 5, 7, 10]),
         ({"max_ratio": 2.0, "ratio_of": "words"}, "length_ratio", [4, 7]),
         ({"max_ratio": 3.0, "ratio_of": "chars"}, "length_ratio", [4]),
     ],
@@ -104,7 +125,8 @@ def test_the_training_split_alone_is_cleaned(tmp_path: Path) -> None:
     corpus = build_corpus(DataConfig(corpus=files, clean=Cleaning()))
     text = corpus.load(corpus.train)
     assert len(text) == 3
-    assert text.skipped == {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3}
+    others = {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3}
+    assert text.skipped == others | {"damaged": 2}
     assert len(corpus.load(corpus.validation)) == len(PAIRS)
     assert len(build_corpus(DataConfig(corpus=files)).load("train")) == len(PAIRS)
 

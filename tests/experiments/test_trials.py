@@ -134,6 +134,9 @@ def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> No
     assert stand_in.calls() == []
 
 
+DAMAGED = "data.clean.damaged=false"
+
+
 def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() -> None:
     def digests(*more: str) -> list[str]:
         changes = [], ["evaluate.bleu_sentences=9"], ["decode.max_len=9"]
@@ -147,6 +150,8 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
     newer += " tokenizer.quotes tokenizer.joint tokenizer.max_pairs train.freeze evaluate.also"
     newer += " tokenizer.symbols decode.neighbours.k decode.no_repeat_ngram_size"
     assert not known.keys() & set(newer.split())
+    cleaned = [apply_overrides(Config(), ["data.clean=rules", *more]) for more in ([], [DAMAGED])]
+    assert [as_before(each)["data"]["clean"].get("damaged") for each in cleaned] == [None, False]
     assert from_dict(as_before(Config())) == Config()
 
 
