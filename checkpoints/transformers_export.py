@@ -7,6 +7,7 @@ token, which no sentence holds, so that no id and no embedding changes.
 
 import json
 import operator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from checkpoints.transformers_weights import EMBEDDINGS, SHARED, to_theirs
 from checkpoints.zero_start import start_from_zeros
 from configs.schema import Config, DecodeConfig, ModelConfig, Sampling
 from configs.serialize import to_dict
+from data.corpora.text import INVISIBLE
 from models.decoding.hypothesis import never_generated
 from models.positional_encodings.sinusoidal import sinusoid_table
 from models.transformer import TranslationTransformer
@@ -198,8 +200,9 @@ def _tokenizer_files(tokenizer: BaseTokenizer, n_positions: int) -> dict[str, by
     about = json.loads(files.get(CONFIG_FILE, b"{}"))
     if isinstance(tokenizer, SubwordTokenizer):
         backend = Tokenizer.from_str(files[FILE].decode())
-        level = normalizers.Replace(Regex(_SPACE), " ")
-        backend.normalizer = normalizers.Sequence([level, normalizers.Strip(), backend.normalizer])
+        in_onig = re.sub(r"\\[ux](\w+)", r"\\x{\1}", INVISIBLE.pattern)
+        level = [normalizers.Replace(Regex(in_onig), ""), normalizers.Replace(Regex(_SPACE), " ")]
+        backend.normalizer = normalizers.Sequence([*level, normalizers.Strip(), backend.normalizer])
         outer = decoders.Replace(Regex(rf"\A{_SPACE}|{_SPACE}\z"), "")
         backend.decoder = decoders.Sequence([backend.decoder, decoders.Fuse(), outer])
         files[FILE] = backend.to_str(pretty=True).encode()

@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import DamagedError, Run
+from checkpoints.run import DamagedError, Run, number_of
 from configs.load import read_config_json, write_config_json
 from configs.schema import NO_NEIGHBOURS, OF_BLEU, Config
 from configs.serialize import leaves, to_dict
@@ -207,11 +207,10 @@ class Trial:
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
         validated = [line for line in reversed(log) if line["kind"] == "validation"]
-        # Of the best checkpoint (by its name, the newer of equals), even if others are averaged;
-        # none where validation was off.
-        best: dict[str, Any] = min(validated, key=lambda line: round(line["loss"], 4), default={})
-        if (by := self.config.evaluate.choose_by) != "loss":
-            best = max(validated, key=lambda line: round(line[by], 4), default={})
+        # Of the best checkpoint, even if others are averaged; none where validation was off.
+        file, by = Run(self.run).best(), "step" if self.config.evaluate.every_steps else "epoch"
+        number = file and number_of(file)
+        best: dict[str, Any] = next((line for line in validated if line[by] == number), {})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         if self.config.evaluate.every_steps and best:
             since = max((v["step"] for v in validated if v["step"] < best["step"]), default=0)

@@ -67,7 +67,7 @@ for split in [arguments["--split"]] if "--split" in arguments else corpus.get("t
         "character_loss": character_loss,
         "config": {"decode": config["decode"] | ({} if mbr else {"n_best": 1})},
         "hyp_crc32": zlib.crc32(path.read_bytes()),
-        "checkpoint": "best_checkpoint_1_loss=-1.5000.pt",
+        "checkpoint": "best_checkpoint_2_loss=-1.5000.pt",
         "provenance": {"commit": "abc", "python": "3", "torch": "2", "hardware": "none"},
         "trained": {"precision": "bf16", "hardware": "some, 1 threads", "device": "cpu"},
     }

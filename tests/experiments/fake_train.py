@@ -39,7 +39,7 @@ if fate == "slow" and not resume:
     signal.signal(signal.SIGTERM, end)
     (here / f"waiting_{variant}").touch()
     time.sleep(60)
-(run / "checkpoints" / "best_checkpoint_1_loss=-1.5000.pt").write_text("best")
+(run / "checkpoints" / "best_checkpoint_2_loss=-1.5000.pt").write_text("best")
 same = {"kind": "validation", "step": 3}
 lines = [{**same, "epoch": n, "loss": 3 / n, "accuracy": n / 4} for n in (1, 2)]
 for step, speed in enumerate((9.0, 100.0, 300.0), start=1):

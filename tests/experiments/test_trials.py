@@ -77,18 +77,24 @@ def test_a_run_is_found_again_whatever_signs_its_variant_has(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("by", "sign", "values"),
-    [("loss", -1, {3: 1.50001, 4: 1.50004, 5: 1.6}), ("chrf", 1, {3: 9.00004, 4: 9.00001, 5: 8.0})],
+    [
+        ("loss", -1, {3: 1.50001, 4: 1.50004, 5: 1.6}),
+        ("loss", -1, {3: 1.6, 4: 1.50004, 6: 1.50002}),  # the last is no better than the worst kept
+        ("chrf", 1, {3: 9.00004, 4: 9.00001, 5: 8.0}),
+    ],
 )
 def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
     tmp_path: Path, by: str, sign: int, values: dict[int, float]
 ) -> None:
-    """Of two validations whose values are equal in the checkpoints' names it is the newer."""
+    """Of two files whose values are equal in their names it is the newer; one may not be saved."""
     config = apply_overrides(Config(), [f"evaluate.choose_by={by}"])
     trial = Trial("rope", 0, config, tmp_path, ("test",), ("test",))
     run = Run(trial.folder / "rope_20260101_000000")
     run.checkpoints.mkdir(parents=True)
     run.logs.mkdir()
     for epoch, value in values.items():
+        if epoch == 6:
+            continue
         (run.checkpoints / f"best_checkpoint_{epoch}_{by}={sign * value:.4f}.pt").touch()
     same = {"kind": "validation", "step": 1}
     lines = [{**same, "epoch": epoch, "loss": epoch, by: value} for epoch, value in values.items()]
@@ -117,7 +123,8 @@ def test_the_training_loss_beside_a_best_is_of_its_epoch_or_of_its_updates(
     lines += [{"kind": "validation", "step": n, "loss": 9 - n, **same} for n in (4, 8)]
     (logs / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (logs.parent / "checkpoints").mkdir()
-    (logs.parent / "checkpoints" / "step_checkpoint_9.pt").touch()
+    name = "best_step_checkpoint_8" if "steps" in every else "best_checkpoint_1"
+    (logs.parent / "checkpoints" / f"{name}_loss=-1.0000.pt").touch()
     (trial.folder / "train.out").write_text(f"{logs.parent}\n")
     assert trial.training()["training_loss"] == expected
 
