@@ -49,6 +49,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add("--protocol", choices=("multi30k",), help=what)
     what = "paired bootstrap against another run on the same text; repeatable"
     add("--compare", action="append", default=[], type=Path, metavar="RUN_B", help=what)
+    what = "show the N translations with the lowest chrF; with --compare also the N whose chrF "
+    what += "differs most"
+    add("--worst", type=positive, metavar="N", help=what)
     what = "score only word alignments, against gold links (1-2 sure, 1p2 possible; counted from 1)"
     add("--align", type=Path, metavar="GOLD.talp", help=what)
     what = "for --align: the sentences, PREFIX.LANGUAGE (default: test.LANGUAGE beside the links)"
@@ -64,7 +67,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     for flag in ("align_text", "align_dev", "align_with"):
         if args.align is None and (value := getattr(args, flag)) is not None:
             raise UserError(f"--{flag} {value} is for --align: add it")
-    useless = "compare", "search", "limit", "split", "protocol", "char_bleu", "engine"
+    useless = "compare", "search", "limit", "split", "protocol", "char_bleu", "engine", "worst"
     if args.align is not None:
         flags = *useless, "workers", "config"
         refuse_beside("--align", parser, args, flags, ("batch_size",))
@@ -138,8 +141,11 @@ def main(argv: list[str] | None = None) -> None:
         result = evaluate(pairs, char_bleu=args.char_bleu, multi30k=multi30k)
         print(f"\n{result.block()}", flush=True)  # before writing files, which may fail
         print(f"written: {result.write()}", flush=True)
+        if args.worst:
+            print(result.worst(args.worst), flush=True)
         for other in others:
-            print(result.compared_with(EvaluationSet(*other, pairs.split, **asked)), flush=True)
+            theirs = EvaluationSet(*other, pairs.split, **asked)
+            print(result.compared_with(theirs, worst=args.worst or 0), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from translation.metrics import (
     human_agreement,
     paired_bootstrap,
     score_corpus,
+    sentence_chrf,
 )
 from translation.settings import search_name
 from translation.translator import Translator
@@ -223,11 +224,30 @@ class Result:
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         return write_text(Path(f"{start}_scores.json"), text)
 
-    def compared_with(self, other: EvaluationSet) -> str:
+    def worst(self, n: int) -> str:
+        """The n translations with the lowest chrF, worst first, for a human reader."""
+        scores = sentence_chrf(self.hypotheses, self.pairs.references)
+        rows = sorted(range(len(scores)), key=scores.__getitem__)[:n]
+        return f"lowest chrF:\n{self._shown(rows, [(self.hypotheses, scores)])}"
+
+    def _shown(
+        self, rows: Sequence[int], systems: Sequence[tuple[Sequence[str], Sequence[float]]]
+    ) -> str:
+        """Source, reference, and the translations with their chrF, of some lines of the split."""
+        sides = {"src": self.pairs.sources, "ref": self.pairs.references}
+        lines = []
+        for row in rows:
+            lines.append(f"line {row + 1:,}")
+            lines += [f"    {name}    {side[row]}" for name, side in sides.items()]
+            lines += [f"  {scores[row]:5.1f}    {texts[row]}" for texts, scores in systems]
+        return "\n".join(lines)
+
+    def compared_with(self, other: EvaluationSet, *, worst: int = 0) -> str:
         """Paired bootstrap against another run's translations of the same pairs, in one line.
 
-        Translations that test.py wrote before are used, if nothing has changed since. Raises
-        UserError where the other run leaves out other pairs of the split.
+        Translations that test.py wrote before are used, if nothing has changed since. worst: so
+        many sentences whose chrF differs most follow. Raises UserError where the other run leaves
+        out other pairs of the split.
         """
         pairs = self.pairs
         if other.references != pairs.references:
@@ -247,12 +267,19 @@ class Result:
         one, two = (each.run.name + more for each, more in zip(systems, several))
         if one == two and len({each.run.path.resolve() for each in systems}) == 1:
             one, two = (each.checkpoint.name for each in systems)
+        shown = ""
+        if worst:
+            chrf = [sentence_chrf(texts, pairs.references) for texts in sides[:2]]
+            apart = [abs(a - b) for a, b in zip(*chrf)]
+            rows = sorted(range(len(apart)), key=apart.__getitem__, reverse=True)[:worst]
+            what = f"chrF differs most, {one} first"
+            shown = f"\n{what}:\n{self._shown(rows, list(zip(sides, chrf)))}"
         return (
             f"{pairs.name}: {one} {paired.bleu_a:.2f}, {two} "
             f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "
             f"{low:+.2f} to {high:+.2f}, p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, "
             f"{samples:,} times {paired.n:,} sentences); of systems so far apart people prefer the "
-            f"better in {human_agreement(paired.difference):.0f} of 100 (Kocmi et al. 2024)"
+            f"better in {human_agreement(paired.difference):.0f} of 100 (Kocmi et al. 2024){shown}"
         )
 
 

@@ -196,6 +196,14 @@ def chrf_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return CHRF().corpus_score(hypotheses, [references]).score
 
 
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """sacreBLEU's chrF (0..100) of each sentence."""
+    from sacrebleu.metrics import CHRF
+
+    score = CHRF().sentence_score
+    return [score(hypothesis, [of]).score for hypothesis, of in zip(hypotheses, references)]
+
+
 def format_scores(scores: CorpusScores) -> str:
     """The scores as a block of aligned rows for the terminal, without a final newline."""
     low, high = scores.interval

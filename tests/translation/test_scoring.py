@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from made_runs import copy_run
+from sacrebleu.metrics import CHRF
 
 import test as test_script
 import tune
@@ -154,7 +155,22 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     stored.write_text(references, "utf-8")
     record = record_of(other, "test_beam") | {"hyp_crc32": zlib.crc32(references.encode())}
     (other / "results/test_beam_scores.json").write_text(json.dumps(record), "utf-8")
-    line = score(*against).splitlines()[-1]
+    lowest, apart = (
+        score(*against, "--worst", "2").split("\nlowest chrF:\n")[1].split("\ntest_beam: ")
+    )
+    apart, line = apart.splitlines(), f"test_beam: {apart.splitlines()[0]}"
+    ours = (run / "results/test_beam.hyp.txt").read_text("utf-8").splitlines()
+    theirs, sources = (
+        references.splitlines(),
+        (run / "results/test_beam.src.txt").read_text("utf-8"),
+    )
+    chrf = [CHRF().sentence_score(a, [b]).score for a, b in zip(ours, theirs)]
+    first, second = sorted(range(len(chrf)), key=chrf.__getitem__)[:2]
+    one = [f"line {first + 1}", f"    src    {sources.splitlines()[first]}"]
+    one += [f"    ref    {theirs[first]}", f"  {chrf[first]:5.1f}    {ours[first]}"]
+    assert lowest.splitlines()[:5] == [*one, f"line {second + 1}"]
+    what = f"chrF differs most, {run.name} first:"
+    assert apart[1:8] == [what, *one, f"  100.0    {theirs[first]}", f"line {second + 1}"]
     assert line.startswith(f"test_beam: {run.name} ")
     assert f"{other.name} 100.00: second minus first +" in line
     assert float(re.findall(r"p = ([\d.]+)", line)[0]) < 0.01
