@@ -18,6 +18,7 @@ import torch
 from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugin_util import markdown_to_safe_html
+from tensorboard.plugins.custom_scalar import layout_pb2
 from toy_runs import content, log_of, run_here, toy_config, validation_loss
 
 import train as script
@@ -28,7 +29,7 @@ from configs.schema import Config, EvaluateConfig, TrainConfig
 from configs.serialize import apply_overrides
 from tokenizer.build import load_tokenizer
 from training import saving
-from training.log import RunLog, is_validated
+from training.log import BOTH, RunLog, is_validated
 from training.saving import AtomicSaver, Checkpoints
 from training.start import Progress
 from utils.errors import UserError
@@ -131,6 +132,10 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     both = {f"{kind}/{name}" for kind in ("train", "validation") for name in ("loss", "accuracy")}
     assert train | validation | both <= set(tags["scalars"])
     assert {"config/text_summary", "validation/translations/text_summary"} <= set(tags["tensors"])
+    [charts] = events.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(charts.tensor_proto.string_val[0])
+    drawn = [list(chart.multiline.tag) for chart in layout.category[0].chart]
+    assert drawn == [[f"{kind}/{of}" for kind in ("train", "validation")] for of in BOTH]
     assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert "| model.d_model | 16 |" in table_of(events, "config")
