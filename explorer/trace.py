@@ -169,6 +169,8 @@ def positions(scheme: Scheme, n_source: int, n_target: int) -> dict[str, Any]:
         note += " The scheme acts in the cross-attention too, which is not drawn."
     if isinstance(scheme.attention("encoder"), Ssmax):
         note += " All logits of the self-attentions grow by s ln n, where n keys are seen."
+    elif not (parts or by_words) and scheme.moves():
+        note += " Queries and keys change with position, not by turning pairs, which is not drawn."
     elif not (parts or by_words):
         note += " Nothing is added or turned: only the decoder's mask tells places apart."
     return {"scheme": scheme.name, "note": note, "parts": parts}

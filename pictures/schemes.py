@@ -5,9 +5,10 @@ them, 0 .. n-1; only Shaw's tables have code of their own. Arrays are float64.
 """
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -204,6 +205,14 @@ class Scheme:
         whole = np.stack([np.pad(*each, constant_values=1) for each in zip(turned, rests)])
         alike = whole.shape[2] > 1 and (whole == whole[:1]).all()
         return whole[:1] if alike else whole
+
+    @torch.inference_mode()
+    def moves(self) -> bool:
+        """Whether positions change queries or keys at all, by turning planes or otherwise."""
+        x = torch.ones(1, self.model.n_heads, 8, self.model.head_dim, dtype=torch.float64)
+        at, roles = torch.arange(8), get_args(Role)
+        modules = itertools.chain(*map(self.layers, STACKS))
+        return any(not torch.equal(m.rotate(x, at, role), x) for m in modules for role in roles)
 
     @torch.inference_mode()
     def _turned(self, module: AttentionPosition, positions: Tensor, role: Role) -> np.ndarray:

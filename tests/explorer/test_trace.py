@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from conftest import ROOT
 from made_runs import Scripts, scripted, untrained_run
 from tiny_models import BOS, EOS, LIMITS, forced_log_prob, tiny_model
+from torch import Tensor
 
 import visualize
 from configs.position_names import POSITIONS
@@ -37,6 +39,7 @@ from explorer.trace import positions, trace, words
 from explorer.tree import searched
 from models.decoding.beam import beam_search
 from models.decoding.hypothesis import Hypothesis
+from models.positional_encodings.base import AttentionPosition
 from models.positional_encodings.randomized import draw_positions
 from pictures.schemes import fresh_scheme
 from translation.loading import load_run
@@ -241,6 +244,16 @@ def test_the_note_is_true_of_every_scheme() -> None:
         assert (other in note) == (name == "dynamic"), name
         assert ("grow by s ln n" in note) == ("ssmax" in name), name
         assert ("acts in the cross-attention too" in note) == name.startswith("cross"), name
+
+    def scaled(self: Any, x: Tensor, positions: Tensor, role: str) -> Tensor:
+        return x * (1 + positions[:, None] / 8) if role == "key" else x
+
+    with mock.patch.object(AttentionPosition, "rotate", scaled):
+        model = ModelConfig(position=NoPosition(), d_model=16, n_heads=2, **layers)
+        found = positions(fresh_scheme("scaled", model), 6, 5)
+    assert not found["parts"]
+    assert "Queries and keys change with position, not by turning" in found["note"]
+    assert "Nothing is" not in found["note"]
 
 
 @pytest.mark.parametrize("encoder", [Learnable(max_positions=8), Tupe(max_positions=8)])
