@@ -94,6 +94,15 @@ def test_no_room_is_taken_by_words_that_are_too_long_to_be_remembered() -> None:
         assert (dropout._room < REMEMBERED) == taken
 
 
+def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenizer.sampling.REMEMBERED", 3)
+    dropout = BpeDropout(lambda char: (ord(char),), {(97, 97): (0, 98)}, UNK, 0.5)
+    for n in range(1, 9):
+        dropout.segment("a" * n, iter(dropout.draws(60, rng_of(n))))
+    assert dropout._room == 0
+    assert len(dropout._first) <= 3
+
+
 def test_vocabulary_and_fingerprint_do_not_know_of_sampling() -> None:
     config = Subword(vocab_size=400, sampling=0.1)
     sampled = build_tokenizer(config, lambda: (FRENCH, ENGLISH), src_lang="fr", tgt_lang="en")

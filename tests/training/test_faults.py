@@ -525,6 +525,9 @@ def test_translation_goes_on_with_smaller_batches(caplog: pytest.LogCaptureFixtu
     assert sum(told) == 13
     assert max(told) == 2
     assert [message.split()[-1] for message in caplog.messages] == ["4", "2"]
+    caplog.clear()
+    searcher.search_ids(sources[:5], decode, greedy=False)  # fewer than a batch
+    assert [message.split()[-1] for message in caplog.messages] == ["2"]
 
 
 def test_short_sentences_keep_their_number_at_once_after_long_ones_found_no_room() -> None:
