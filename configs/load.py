@@ -100,9 +100,10 @@ def _checksum(data: dict[str, Any]) -> int:
 def config_of(path: str | Path) -> Config | None:
     """The config in a config file, a config.json or a run's folder; None for anything else.
 
-    Also None for a transformers model, whose config.json is of another kind. The config.json of a
-    run describes it as it was started or last resumed. Only a config file is executed. Raises
-    ConfigError for a config file that does not exist, and for a config that is not whole.
+    Also None for the folder of a transformers model, whose config.json is of another kind. The
+    config.json of a run describes it as it was started or last resumed. Only a config file is
+    executed. Raises ConfigError for a config file that does not exist, and for a config that is not
+    whole.
     """
     path = Path(path)
     saved = path / "config.json" if path.is_dir() else path
