@@ -267,6 +267,8 @@ class Result:
         one, two = (each.run.name + more for each, more in zip(systems, several))
         if one == two and len({each.run.path.resolve() for each in systems}) == 1:
             one, two = (each.checkpoint.name for each in systems)
+        if pairs.loaded.config.decode.neighbours.datastore:  # the other has none
+            one += " with neighbours"
         shown = ""
         if worst:
             chrf = [sentence_chrf(texts, pairs.references) for texts in sides[:2]]

@@ -62,7 +62,9 @@ def test_a_text_that_was_read_is_said_by_heart(
     """The model translates badly, but each state of a reference finds itself in the datastore."""
     score = ["--model_path", str(run), "--split", "validation", "--search", "greedy"]
     test_script.main([*score, *settings(store), "--compare", str(run)])  # without neighbours
-    assert " 0.03: second minus first -99.97, " in capsys.readouterr().out.splitlines()[-1]
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert " with neighbours 100.00, " in line
+    assert " 0.03: second minus first -99.97, " in line
     results = run / "results"
     found = (results / "validation_greedy_neighbours.hyp.txt").read_text("utf-8")
     assert found == (results / "validation_greedy_neighbours.ref.txt").read_text("utf-8")
