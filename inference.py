@@ -235,23 +235,22 @@ class Doubts:
             self.in_capitals += lower_capitals(item.src) != item.src
             self.shortened += n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
 
-    def tell(self) -> None:
+    def tell(self, split: str) -> None:
+        """Print the warnings; split: the flag that translates each sentence by itself."""
         if self.skipped:
             skipped = sorted(set(self.skipped))
             some = ", ".join(map(str, skipped[:20])) + ", ..." * (len(skipped) > 20)
             warning = f"lines left empty, too long or not UTF-8: {len(skipped):,}: {some}"
             print(f"warning: {warning}", file=sys.stderr)
         if self.in_capitals:
-            warning = f"lines in capitals: {self.in_capitals:,}; --split_sentences (without "
-            warning += "--align) translates them as if they were not"
-            print(f"warning: {warning}", file=sys.stderr)
+            warning = f"lines in capitals: {self.in_capitals:,}; {split} translates them"
+            print(f"warning: {warning} as if they were not", file=sys.stderr)
         if self.cut_off:
             warning = f"translations cut off by the limits of length: {self.cut_off:,}; raise "
             print(f"warning: {warning}decode.max_len or decode.max_len_ratio", file=sys.stderr)
         if self.shortened:
             warning = "lines of several sentences with fewer in the translation: "
-            warning += f"{self.shortened:,}; --split_sentences (without --align) translates each "
-            warning += "sentence by itself"
+            warning += f"{self.shortened:,}; {split} translates each sentence by itself"
             print(f"warning: {warning}", file=sys.stderr)
         if self.long and self.loaded.step:  # of an imported model's training nothing is known
             warning = "inputs longer than any sentence in training (data.max_len = "
@@ -308,7 +307,7 @@ def main(argv: list[str] | None = None) -> None:
                     translate([text])
                 except UserError as error:
                     report(error)  # and the conversation goes on
-    doubts.tell()
+    doubts.tell("--split_sentences" + " (without --align)" * args.align)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ def test_a_sentence_in_capitals_is_translated_as_if_it_were_not(
     told = "warning: lines in capitals: 1; --split_sentences translates them as if they were not\n"
     ended = infer(*text, "LE CHAT", "--src_text", "Le CHAT", "--json")
     assert ended.err == told
+    aligned = infer(*text, "LE CHAT", "--align").err
+    assert aligned == told.replace("sentences ", "sentences (without --align) ")
     as_it_is = translator.translate("LE CHAT").text
     assert json.loads(ended.out.splitlines()[0])["beam"][0]["text"] == as_it_is
 
