@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.schema import DataConfig
 from data.corpora.build import build_corpus
-from data.corpora.text import normalize_whitespace
+from data.corpora.text import normalize_whitespace, plain_text
 from tokenizer.base import require_unicode
 from translation.arguments import ENSEMBLE, add_search_arguments, load_from_arguments, require_runs
 from translation.settings import SEARCHES, config_change
@@ -101,9 +101,9 @@ def languages(data: DataConfig, checkpoint: Path, *, reverse: bool) -> tuple[str
 def usable(
     lines: Iterable[str], translator: Translator, max_len: int, dropped: Counter[str]
 ) -> Iterator[str]:
-    """Sentences as in a corpus: white space normalised, none blank, none over max_len tokens."""
+    """Each `plain_text`, none blank, none over max_len tokens."""
     for line in lines:
-        text = normalize_whitespace(line)
+        text = plain_text(line)
         if not text:
             dropped["blank"] += 1
         elif len(translator.encode([text])[0]) > max_len:

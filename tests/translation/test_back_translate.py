@@ -39,7 +39,7 @@ def reverse(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def mono(folder: Path, english: list[str]) -> Path:
     path = folder / "mono.en"
-    odd = ["", f"the {'cat ' * 60}", f"  {english[10]}\u00a0"]
+    odd = ["\u200b", f"the {'cat ' * 60}", f"  {english[10]}\u00a0\ufeff"]
     path.write_text("\n".join([*english[:10], *odd, *english[11:]]) + "\n", "utf-8")
     return path
 
