@@ -63,13 +63,13 @@ class Run:
         """Checkpoints whose name fits a pattern; for each pattern, the oldest first."""
         there = sorted(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
         fitting = ([path for path in there if each.fullmatch(path.name)] for each in patterns)
-        return [path for paths in fitting for path in sorted(paths, key=number_of)]
+        return [path for paths in fitting for path in sorted(paths, key=_number)]
 
     def best_first(self) -> list[Path]:
         """The best checkpoints, best first, by their names; the newer of equals first."""
 
         def rank(path: Path) -> tuple[float, int]:
-            return float(path.stem.partition("=")[2]), number_of(path)
+            return float(path.stem.partition("=")[2]), _number(path)
 
         return sorted(self.files(BEST), key=rank, reverse=True)
 
@@ -95,7 +95,7 @@ class Run:
         def step(path: Path) -> int:
             if (saved := progress[path]) is not None:
                 return saved["step"]
-            return number_of(path) * (1 if "step_" in path.name else epoch_length)
+            return _number(path) * (1 if "step_" in path.name else epoch_length)
 
         return sorted(progress, key=step)
 
@@ -110,7 +110,7 @@ class Run:
         return [*self.files(REGULAR), *within]
 
 
-def number_of(checkpoint: Path) -> int:
+def _number(checkpoint: Path) -> int:
     """The epoch or step in the name of a checkpoint."""
     return int(re.findall(r"checkpoint_(\d+)", checkpoint.name)[0])
 

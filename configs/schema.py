@@ -252,7 +252,7 @@ class Cleaning(Section, kind="rules", section="data.clean"):
     max_words: int | None = number(None, ge="min_words", le=MOST)  # either side
     duplicates: bool = True  # of two equal pairs the first stays
     identical: bool = True  # both sides are the same but for case: not translated
-    damaged: bool = True  # a side was read in the wrong encoding ("mouillÃ©"), or has U+FFFD
+    damaged: bool = False  # a side was read in the wrong encoding ("mouillÃ©"), or has U+FFFD
     language: bool = True  # another script, or the other language's stop words (French, English)
 
 

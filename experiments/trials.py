@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from checkpoints.run import DamagedError, Run, number_of
+from checkpoints.run import DamagedError, Run
 from configs.load import read_config_json, write_config_json
 from configs.schema import NO_NEIGHBOURS, OF_BLEU, Config
 from configs.serialize import leaves, to_dict
@@ -56,7 +56,7 @@ AS_BEFORE: tuple[tuple[str, str, object], ...] = (
     *(("tokenizer", "quotes", "keep"), ("tokenizer", "joint", True)),
     *(("tokenizer", "max_pairs", None), ("train", "freeze", []), ("evaluate", "also", [])),
     *(("tokenizer", "symbols", []), ("decode", "neighbours", to_dict(NO_NEIGHBOURS))),
-    *(("decode", "no_repeat_ngram_size", 0), ("data.clean", "damaged", True)),
+    *(("decode", "no_repeat_ngram_size", 0), ("data.clean", "damaged", False)),
 )
 BUSY = "another process is at work in "
 UNSEEN = {"seconds": None, "peak_mb": None, "jobs": 1}  # an attempt of which nothing is known
@@ -114,7 +114,7 @@ class Trial:
     seed: int
     config: Config
     output_dir: Path
-    tests: tuple[str, ...]  # the corpus's test splits; none: they are not read
+    tests: tuple[str, ...]  # the corpus's test splits; none: they are not scored
     splits: tuple[str, ...]  # these, and others that are scored as well
     search: str = "beam"
     average: int = 0  # score the mean of so many of the last checkpoints; 0: the best one
@@ -207,15 +207,17 @@ class Trial:
         updates = [line for line in log if line["kind"] == "train" and line["step"] > 1]
         speeds = [line["tokens_per_second"] for line in updates]  # target tokens
         validated = [line for line in reversed(log) if line["kind"] == "validation"]
-        # Of the best checkpoint, even if others are averaged; none where validation was off.
-        file, by = Run(self.run).best(), "step" if self.config.evaluate.every_steps else "epoch"
-        number = file and number_of(file)
-        best: dict[str, Any] = next((line for line in validated if line[by] == number), {})
+        # Of the best checkpoint, which train.log names where others were averaged and it is gone;
+        # none where validation was off.
+        named, told = str(Run(self.run).best()), _read(self.folder / "train.log")
+        by = "step" if self.config.evaluate.every_steps else "epoch"
+        [number] = re.findall(r"/best_(?:step_)?checkpoint_(\d+)_", told + named)[-1:] or [None]
+        best: dict[str, Any] = next((line for line in validated if str(line[by]) == number), {})
         losses = [line["loss"] for line in updates if line["epoch"] == best.get("epoch")]
         if self.config.evaluate.every_steps and best:
             since = max((v["step"] for v in validated if v["step"] < best["step"]), default=0)
             losses = [line["loss"] for line in updates if since < line["step"] <= best["step"]]
-        parameters = re.findall(r": ([\d,]+) parameters", _read(self.folder / "train.log"))
+        parameters = re.findall(r": ([\d,]+) parameters", told)
         attempts = self.attempts()
         seconds, peaks = ([each[key] for each in attempts] for key in ("seconds", "peak_mb"))
         return {

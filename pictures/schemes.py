@@ -209,8 +209,8 @@ class Scheme:
     @torch.inference_mode()
     def moves(self) -> bool:
         """Whether positions change queries or keys at all, by turning planes or otherwise."""
-        x = torch.ones(1, self.model.n_heads, 8, self.model.head_dim, dtype=torch.float64)
-        at, roles = torch.arange(8), get_args(Role)
+        at, roles = torch.arange(self.n_positions(None, 8)), get_args(Role)
+        x = torch.ones(1, self.model.n_heads, len(at), self.model.head_dim, dtype=torch.float64)
         modules = itertools.chain(*map(self.layers, STACKS))
         return any(not torch.equal(m.rotate(x, at, role), x) for m in modules for role in roles)
 

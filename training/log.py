@@ -50,7 +50,7 @@ class RunLog:
             run.logs.mkdir(exist_ok=True)
             forgotten_from = first_step + 1 if first_step else None
             self.writer = SummaryWriter(str(run.logs), purge_step=forgotten_from)
-            both = {of: ["Multiline", [f"train/{of}", f"validation/{of}"]] for of in BOTH}
+            both = {of: ["Multiline", [f"train/{of}$", f"validation/{of}$"]] for of in BOTH}
             self.writer.add_custom_scalars({"training and validation": both})
             write_bytes(path, b"".join(_lines_until(path, first_step)))
             for later in run.logs.glob("validation_*.hyp"):

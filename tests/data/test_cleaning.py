@@ -39,7 +39,7 @@ def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    kept, skipped = cleaned(PAIRS, max_words=9)
+    kept, skipped = cleaned(PAIRS, max_words=9, damaged=True)
     assert kept == [PAIRS[0], PAIRS[2]]
     others = {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3, "damaged": 2}
     assert skipped == {"empty": 2, "too_many_words": 1, **others}
@@ -122,7 +122,7 @@ def test_the_training_split_alone_is_cleaned(tmp_path: Path) -> None:
             lines = (f"{pair[side]}\n" for pair in PAIRS)
             (tmp_path / f"{split}.{lang}").write_text("".join(lines), "utf-8")
     files = ParallelFiles(root=str(tmp_path))
-    corpus = build_corpus(DataConfig(corpus=files, clean=Cleaning()))
+    corpus = build_corpus(DataConfig(corpus=files, clean=Cleaning(damaged=True)))
     text = corpus.load(corpus.train)
     assert len(text) == 3
     others = {"duplicate": 1, "identical": 1, "length_ratio": 1, "language": 3}

@@ -108,6 +108,9 @@ def test_what_is_told_of_a_training_is_that_of_its_best_checkpoint(
     for path in run.checkpoints.iterdir():
         path.unlink()
     assert trial.finished_run() is None
+    (run.checkpoints / "averaged_checkpoint_last2_9.pt").touch()  # alone is kept once it is scored
+    (trial.folder / "train.log").write_text(f"finished: best validation {by} 1.5: {best}\n")
+    assert trial.training()["validation_loss"] == lines[1]["loss"]
 
 
 @pytest.mark.parametrize(("every", "expected"), [("every_epochs=1", 5.5), ("every_steps=4", 6.5)])
@@ -141,7 +144,7 @@ def test_a_run_is_found_again_when_the_schema_has_grown(stand_in: StandIn) -> No
     assert stand_in.calls() == []
 
 
-DAMAGED = "data.clean.damaged=false"
+DAMAGED = "data.clean.damaged=true"
 
 
 def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() -> None:
@@ -158,7 +161,7 @@ def test_bleu_that_chooses_is_of_the_training_and_the_loss_hashes_as_before() ->
     newer += " tokenizer.symbols decode.neighbours.k decode.no_repeat_ngram_size"
     assert not known.keys() & set(newer.split())
     cleaned = [apply_overrides(Config(), ["data.clean=rules", *more]) for more in ([], [DAMAGED])]
-    assert [as_before(each)["data"]["clean"].get("damaged") for each in cleaned] == [None, False]
+    assert [as_before(each)["data"]["clean"].get("damaged") for each in cleaned] == [None, True]
     assert from_dict(as_before(Config())) == Config()
 
 

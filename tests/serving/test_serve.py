@@ -500,6 +500,7 @@ def lean(folder: Path) -> dict[str, str]:
                 wanted += [Requirement(of).name for of in needs if "extra ==" not in of]
     modules = metadata.packages_distributions().items()
     hidden = {module for module, of in modules if not kept & set(map(canonicalize_name, of))}
+    hidden -= {path.stem for path in ROOT.iterdir()}  # which `pip install -e .` makes a package
     assert {"datasets", "ignite", "matplotlib", "nltk", "sacrebleu", "transformers"} <= hidden
     hide = f"import sys\nsys.modules.update(dict.fromkeys({sorted(hidden)}))\n"
     (folder / "sitecustomize.py").write_text(hide)

@@ -135,7 +135,7 @@ def test_tensorboard_has_every_promised_tag(run: Run) -> None:
     [charts] = events.Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(charts.tensor_proto.string_val[0])
     drawn = [list(chart.multiline.tag) for chart in layout.category[0].chart]
-    assert drawn == [[f"{kind}/{of}" for kind in ("train", "validation")] for of in BOTH]
+    assert drawn == [[f"{kind}/{of}$" for kind in ("train", "validation")] for of in BOTH]
     assert {f"attention/{kind}" for kind in ("encoder", "decoder", "cross")} == set(tags["images"])
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert "| model.d_model | 16 |" in table_of(events, "config")
