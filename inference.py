@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.schema import DecodeConfig
+from data.corpora.text import plain_text
 from translation.arguments import (
     ENSEMBLE,
     add_align_argument,
@@ -89,7 +90,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     if args.align_with is not None and not args.align:
         raise UserError(f"--align_with {args.align_with} is for --align: add it")
     for text in args.src_text or ():
-        if not text.strip():
+        if not plain_text(text):
             raise UserError(f"--src_text {text!r}: there is nothing to translate")
     if args.src_text is not None:
         refuse_beside("--src_text", parser, args, ("skip_bad",))
@@ -273,6 +274,7 @@ def main(argv: list[str] | None = None) -> None:
         loaded, translator = load_from_arguments(args, change)
         from models.linear import weights_fixed
         from translation.alignment import ALL_HEADS
+        from translation.answers import NOTHING, Translated
         from utils.progress import Bar
 
         heads = args.align_with or ALL_HEADS
@@ -284,13 +286,19 @@ def main(argv: list[str] | None = None) -> None:
         if args.split_sentences:
             stream = partial(stream, sentences_of=loaded.config.data.src_lang)
         elif args.scores:
-            given = doubts.fitting(given or (), translator.tokenizer.encode_tgt_batch)
+            given = doubts.fitting(given or (), translator.encode_target)
             stream = partial(translator.score_stream, given=given)
         bar = Bar(total=total, unit=" lines", disable=hidden, smoothing=0)
 
         def translate(texts: Iterable[str]) -> None:
             size = at_once(args, typed, translator.decode, translator.searcher.device.type)
             for items in stream(texts, chunk=size, watch=doubts.watch):
+                if args.skipped:
+                    left = {*args.skipped}
+                    numbers = count(doubts.n_lines + 1)
+                    nothing = (Translated(item.src, None, [NOTHING]) for item in items)
+                    rows = zip(numbers, items, nothing)
+                    items = [none if number in left else item for number, item, none in rows]
                 alignments = None
                 if args.align:
                     pairs = [item.src for item in items], [item.best.text for item in items]

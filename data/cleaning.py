@@ -5,7 +5,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from textwrap import shorten
 
 from configs.schema import Cleaning
 from data.corpora.base import CorpusReader, ParallelText
@@ -26,7 +25,10 @@ _WORD = re.compile(r"[^\W\d_]+")
 # Not up to Latin Extended-B, nor in Latin Extended Additional, nor a ligature like "ﬁ".
 _NOT_LATIN = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\ufb00-\ufb06]")
 # The replacement character, or UTF-8 that was read as Latin-1 or Windows-1252, as in "mouillÃ©".
-_DAMAGED = re.compile(r"\ufffd|[ÃÂ][\x80-\xbf]|Ã[€‰ˆŠ‡Ž”œš]|â€|Å“")
+# White space is in one form by now: "à" has become "Ã ".
+_DAMAGED = re.compile(
+    r"\ufffd|[ÃÂ][\x80-\xbf]|Ã[€‰ˆŠ‡Ž”œš]|â[€\x80\x82]|Å[“’\x92\x93]|(?<![A-ZÀ-Þ])Ã(?!\w)"
+)
 MIN_FOREIGN = 2  # stop words of the other language needed, which must also outnumber its own
 
 
@@ -60,7 +62,7 @@ def clean_text(text: ParallelText, config: Cleaning, src_lang: str, tgt_lang: st
             kept.append(row)
         else:
             if reason not in counts:
-                pair = (shorten(side, 80, placeholder=" ...") for side in (src, tgt))
+                pair = (side if len(side) <= 80 else f"{side[:76]} ..." for side in (src, tgt))
                 logger.info(f"left out by data.clean, {reason}: {' | '.join(pair)}")
             counts[reason] += 1
     src_kept, tgt_kept = (tuple(side[row] for row in kept) for side in (text.src, text.tgt))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from data.corpora.text import plain_text
 from utils.errors import UserError
 
 Link = tuple[int, int]  # numbers of a source and a target word, from 0
@@ -93,11 +94,11 @@ class Pieces:
     ) -> Pieces:
         """The words of a text, split at white space; those past `most` ids have no ids.
 
-        Each word is encoded by itself. No tokenizer here makes a piece of two words, so the ids are
-        those of the text. Every id has its word, even a byte or an unknown.
+        Each word's `plain_text` is encoded by itself. No tokenizer here makes a piece of two words,
+        so the ids are those of the text. Every id has its word, even a byte or an unknown.
         """
         words = text.split()
-        *encoded, [eos_id] = encode([*words, ""])
+        *encoded, [eos_id] = encode([*map(plain_text, words), ""])
         word_of = np.repeat(np.arange(len(words)), [len(ids) - 1 for ids in encoded])
         ids = [i for of_word in encoded for i in of_word[:-1]][: most and most - 1]
         return cls(words, [*ids, eos_id], word_of[: len(ids)])

@@ -267,6 +267,10 @@ class Translator:
         """Source ids, each with EOS, of each `plain_text`. UserError: it is not Unicode."""
         return self.tokenizer.encode_src_batch(list(map(plain_text, texts)))
 
+    def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
+        """Target ids, each with EOS, of each `plain_text`."""
+        return self.tokenizer.encode_tgt_batch(list(map(plain_text, texts)))
+
     def _settings(
         self, search: str | Search | None, **given: float | None
     ) -> tuple[DecodeConfig, bool]:
@@ -501,7 +505,7 @@ class Translator:
     def _target(self, translation: str | FoundIds) -> list[int]:
         """The ids that the model produces for a translation: with EOS, unless it was cut off."""
         if isinstance(translation, str):
-            return self.tokenizer.encode_tgt(plain_text(translation))
+            return self.encode_target([translation])[0]
         ids = list(translation.ids)
         return [*ids, self.tokenizer.eos_id] if translation.finished else ids
 

@@ -10,6 +10,7 @@ from configs.serialize import apply_overrides, from_dict, to_dict
 from data.cleaning import STOP_WORDS, clean_text, speaks
 from data.corpora.base import ParallelText
 from data.corpora.build import build_corpus
+from data.corpora.text import normalize_whitespace
 from utils.errors import ConfigError
 
 PAIRS = [
@@ -47,13 +48,14 @@ def test_each_rule_counts_what_it_dropped_beside_the_corpus_own_counts(
     assert f"left out by data.clean, too_many_words: {first}" in caplog.messages
     assert len(caplog.messages) == 6  # one of each
     cleaned([("mot " * 200, "word")])
-    assert caplog.messages[-1] == f"left out by data.clean, length_ratio: {'mot ' * 19}... | word"
+    assert caplog.messages[-1] == f"left out by data.clean, length_ratio: {'mot ' * 19} ... | word"
 
 
 def test_text_of_another_encoding_is_damaged_and_foreign_letters_are_not() -> None:
     whole = "Où est l’œuvre ? « Là-bas, à São Tomé » – 25 °C, ΑÂ, MAÇÃ, ÅNGSTRÖM, Âne"
-    words = ["é", "œuvre", "l’œuvre", "« mots »", "É", "25 °C", "cœur – là"]
-    damaged = [word.encode().decode("cp1252", "replace") for word in words]
+    words = ["é", "œuvre", "l’œuvre", "« mots »", "É", "25 °C", "cœur – là", "voilà", "à la carte"]
+    read = [word.encode().decode(wrong, "replace") for word in words for wrong in ("cp1252", "l1")]
+    damaged = list(map(normalize_whitespace, read))
     pairs = [(whole, "x" * 40), *((text, "x" * len(text)) for text in damaged)]
     assert cleaned(pairs, **(OFF | {"damaged": True}))[0] == pairs[:1]
 

@@ -14,6 +14,7 @@ import inference
 import test as test_script
 from configs.schema import Learnable, Phrasebook, Subword
 from data.corpora.phrasebook import PhrasebookCorpus
+from data.corpora.text import plain_text
 from fr2en import Translator
 from tokenizer.base import BaseTokenizer
 from tokenizer.marian import FrEnTokenizer
@@ -54,7 +55,7 @@ def test_the_ids_of_the_words_are_those_of_the_text(
     tokenizer = tokenizers[name]
     for encode in (tokenizer.encode_src_batch, tokenizer.encode_tgt_batch):
         for text in TEXTS:
-            levelled = " ".join(text.split())
+            levelled = plain_text(text)  # as translation and scoring read it
             found = Pieces.of(text, encode)
             assert [found.ids] == encode([levelled])
             assert len(found.word_of) == len(found.ids) - 1

@@ -451,6 +451,10 @@ def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
     scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad", "--json")
     marks = [item.get("skipped", False) for item in objects_of(scored.out)]
     assert marks == [False, True, True, True, True]
+    assert {item["beam"][0]["score"] for item in objects_of(scored.out)[1:]} == {0.0}
+    given.write_text("Yes.\nx\ny\n" + "\xad" * 9000 + "No.\nz\n")
+    scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad")
+    assert [bool(line) for line in lines_of(scored.out)] == [True, False, False, True, False]
     said = infer(*one, "--src_text", "Oui.", "--skip_bad").error()
     assert said == "--skip_bad is of no use with --src_text: leave it out"
 
