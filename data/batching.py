@@ -367,10 +367,11 @@ def make_eval_loader(
 def _begin_worker(worker_id: int) -> None:
     """Leave signals and inherited objects to the parent.
 
-    Ctrl-C and a batch system's SIGTERM reach all processes; the training process saves first. A
+    Ctrl-C and a batch system's signals reach all processes; the training process saves first. A
     worker that died meanwhile would be an error there. At exit the worker's own SIGTERM comes twice
     (from torch, then from multiprocessing): the second one always ends it.
     """
     gc.freeze()  # a forked worker that collected the parent's GPU tensors would abort
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

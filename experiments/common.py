@@ -25,7 +25,7 @@ from configs.schema import Config
 from configs.serialize import diff, parse_override
 from data.corpora.build import build_corpus
 from experiments.store import Record, Sentences, add_record, read_store
-from experiments.trials import NEUTRAL, ROOT, Runner, Trial, say
+from experiments.trials import BUSY, NEUTRAL, ROOT, Runner, Trial, say
 from utils.cli import Parser, cores, positive, threads
 from utils.errors import ConfigError, UserError
 from utils.files import write_text
@@ -404,7 +404,8 @@ class Experiment(ABC):
         failed = "".join(f"- {name}: {reason}\n" for name, reason in self.failures.items())
         text = self.report(rows) if self.done else failed or "Nothing is done.\n"
         page = folder / f"{self.stem}.md"
-        if self.done or self.failures or not page.exists():  # else it is the page of others
+        own = any(not reason.startswith(BUSY) for reason in self.failures.values())
+        if self.done or own or not page.exists():  # else it is the page of others
             write_text(page, text)
             write_csv(page.with_suffix(".csv"), rows)
             if self.done:

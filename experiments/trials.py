@@ -19,12 +19,14 @@ import ctypes
 import fnmatch
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -40,7 +42,7 @@ from configs.load import read_config_json, write_config_json
 from configs.schema import NO_NEIGHBOURS, OF_BLEU, Config
 from configs.serialize import leaves, to_dict
 from translation.settings import search_name
-from utils.cli import cores, signals_to
+from utils.cli import cores, signals_to, stops
 from utils.errors import ConfigError, UserError
 from utils.files import lock, write_text
 
@@ -258,7 +260,7 @@ def _read_json(path: Path) -> Any:
 class Runner:
     """Runs trials, each in a thread that waits for its processes.
 
-    SIGINT, SIGTERM and SIGHUP are passed on to the processes, which save and end. They also do so
+    Signals that end a program are passed on to the processes, which save and end. They also do so
     if this process is killed.
     """
 
@@ -269,6 +271,7 @@ class Runner:
     signals: list[int] = field(default_factory=list)  # those that ended the trials
     _began: float = field(default_factory=time.monotonic)
     _places: dict[str, str] = field(default_factory=dict)  # by titles: "3/7"
+    _own: threading.local = field(default_factory=threading.local)  # of a thread: its GPU
 
     def run(self, trials: Sequence[Trial]) -> None:
         """Run the trials that are not done yet."""
@@ -276,9 +279,7 @@ class Runner:
         waiting = [trial for trial in trials if not trial.is_scored()]
         if len(waiting) < len(trials):
             say(f"runs done already: {len(trials) - len(waiting)} of {len(trials)}")
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays
-        with signals_to(self._stop, *heard), ThreadPoolExecutor(self.jobs) as pool:
+        with signals_to(self._stop, *stops()), self._pool() as pool:
             try:
                 futures = {pool.submit(self._do, trial): trial for trial in waiting}
                 for future in as_completed(futures):
@@ -289,6 +290,17 @@ class Runner:
                 if not self.signals:
                     self._stop(signal.SIGTERM)
                 raise
+
+    def _pool(self) -> ThreadPoolExecutor:
+        """A thread for each trial at once. They share the GPUs in turn, where there are several."""
+        names = gpus() if self.jobs > 1 else []
+        turns = itertools.cycle(names)
+
+        def begin() -> None:
+            if len(names) > 1:
+                self._own.gpu = {"CUDA_VISIBLE_DEVICES": next(turns)}
+
+        return ThreadPoolExecutor(self.jobs, initializer=begin)
 
     def _do(self, trial: Trial) -> None:
         if self.signals:
@@ -373,13 +385,15 @@ class Runner:
     ) -> None:
         """Wait for a script; its output goes to files in the trial's folder. May raise Failed."""
         threads = str(self.threads)
+        free = trial.config.train.device in ("auto", "cuda")
+        own = getattr(self._own, "gpu", {}) if free else {}
         log_file = trial.folder / f"{script}.log"
         began = time.monotonic()
         with (trial.folder / f"{script}.out").open("wb") as out, log_file.open("ab") as log:
             before = log.tell()
             process = subprocess.Popen(
                 [sys.executable, ROOT / f"{script}.py", *arguments, "--threads", threads],
-                env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+                env={**os.environ, **own, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -394,8 +408,8 @@ class Runner:
                 peak_mb = int(found[1]) / 2**10
             time.sleep(POLL_S)
             while n_sent < len(self.signals):
-                number = self.signals[n_sent]  # trainings save at two of the three
-                os.kill(process.pid, signal.SIGTERM if number == signal.SIGHUP else number)
+                interrupted = self.signals[n_sent] == signal.SIGINT
+                os.kill(process.pid, signal.SIGINT if interrupted else signal.SIGTERM)
                 n_sent += 1
         measured.update(seconds=time.monotonic() - began, peak_mb=peak_mb)
         if process.returncode:
@@ -411,6 +425,16 @@ class Runner:
     def _say(self, trial: Trial, what: str) -> None:
         minutes = (time.monotonic() - self._began) / 60
         say(f"[{self._places[trial.title]}] {minutes:.1f} min | {trial.title}: {what}")
+
+
+def gpus() -> list[str]:
+    """The GPUs that a program may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        import torch
+
+        named = ",".join(map(str, range(torch.cuda.device_count())))
+    return [name for name in named.split(",") if name]
 
 
 def averaged(run: Run, last: int) -> Path:

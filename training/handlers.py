@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from data.batching import Batch
 from training.log import RunLog
 from training.start import Progress
-from utils.cli import signals_to
+from utils.cli import signals_to, stops
 from utils.progress import Bar
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def attach_log(
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C end the run after an update; a second one ends it at once.
+    """SIGTERM, Ctrl-C and the like end the run after an update; a second one ends it at once.
 
     A signal often comes twice, from the terminal or the batch system and from the process that
     launched this one: a second one counts only if it comes more than 1 s later.
@@ -88,7 +88,7 @@ class StopSignals:
         self._hearing = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._hearing.enter_context(signals_to(self._receive, signal.SIGTERM, signal.SIGINT))
+        self._hearing.enter_context(signals_to(self._receive, *stops()))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,9 +6,12 @@ import json
 import logging
 import os
 import re
+import socket
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FILE = "metrics.jsonl"
+FILE, STARTS = "metrics.jsonl", "starts.jsonl"
 SHOWN = 8  # translations in TensorBoard
 BOTH = "loss", "accuracy"  # of training and of validation, in one chart
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|\n\r]|(?<![^\W_])_|_(?![^\W_])")
@@ -37,8 +40,9 @@ class RunLog:
 
     A line has kind ("train", "validation" or "skipped"), step, epoch, and the figures that
     TensorBoard shows. `validation_STEP.hyp` has the translations of a validation, one a line, of
-    the lines of validation.src. A run resumed from an earlier checkpoint drops what came after it.
-    The first process writes; in the others nothing happens.
+    the lines of validation.src; starts.jsonl says when, where and how each start was made. A run
+    resumed from an earlier checkpoint drops the lines of what came after it. The first process
+    writes; in the others nothing happens.
     """
 
     @idist.one_rank_only()
@@ -88,6 +92,18 @@ class RunLog:
             for summary in hparams(plain, figures) if self.first_step == 0 else ():
                 self.writer._get_file_writer().add_summary(summary)
         self.table("config", ("field", "value"), values.items(), self.first_step)
+
+    @idist.one_rank_only()
+    def start(self, made: Mapping[str, Any]) -> None:
+        """Add a line to starts.jsonl: when, where and how the run was begun, or goes on."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        who = {"time": now, "step": self.first_step, "host": socket.gethostname()}
+        line = json.dumps({**who, "processes": idist.get_world_size(), "command": sys.argv, **made})
+        with (
+            write_errors(self.run.logs),
+            (self.run.logs / STARTS).open("a", encoding="utf-8") as to,
+        ):
+            to.write(f"{line}\n")
 
     @idist.one_rank_only()
     def table(

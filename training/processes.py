@@ -17,7 +17,7 @@ import ignite.distributed as idist
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from utils.cli import run_main, signals_to
+from utils.cli import run_main, signals_to, stops
 from utils.errors import UserError, one_line
 from utils.machine import resolve_device
 
@@ -56,7 +56,7 @@ def run_processes(work: Callable[[], None], *, nproc_per_node: int, device: str)
             share = max(1, torch.get_num_threads() // nproc_per_node)
             os.environ.setdefault("OMP_NUM_THREADS", str(share))
             # A signal to the parent alone must reach the workers; two from a terminal count as one.
-            with signals_to(_pass_on, signal.SIGTERM, signal.SIGINT):
+            with signals_to(_pass_on, *stops()):
                 idist.spawn(backend, _one_of_several, args=(work,), timeout=PATIENCE, **spawn)
         elif backend is not None:
             with _lost_told():

@@ -146,8 +146,9 @@ def train(config: Config, *, resume: str | Path | None = None) -> Result:
         size, frozen = count_weights(learner.model)
         if idist.get_rank() == 0:
             write_config_json(config, run.config_file)
-        values = {**dict(leaves(to_dict(config), "")), **provenance(device), "parameters": size}
-        log.hyper_parameters(values)
+        made = provenance(device)
+        log.start({**made, "precision": precision})
+        log.hyper_parameters({**dict(leaves(to_dict(config), "")), **made, "parameters": size})
         on, n_processes = f"{device.type}, {precision}", idist.get_world_size()
         logger.info(
             f"{run.path}: {size:,} parameters{f' ({frozen:,} frozen)' if frozen else ''}, "

@@ -39,9 +39,9 @@ from tokenizer.build import build_tokenizer, load_saved, load_tokenizer, require
 from training.log import is_validated
 from training.processes import require_alike
 from translation.loading import load_weights, run_tokenizer
-from utils.cli import signals_to
+from utils.cli import signals_to, stops
 from utils.errors import ConfigError, UserError, one_line
-from utils.machine import is_out_of_memory, resolve_precision
+from utils.machine import commit, is_out_of_memory, resolve_precision
 
 logger = logging.getLogger(__name__)
 
@@ -134,18 +134,19 @@ class Start:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """A scope in which a new run that fails, or gets a SIGTERM, leaves nothing behind."""
+        """A scope in which a new run that fails, or gets a signal, leaves nothing behind."""
 
         def end(number: int, _: Any) -> None:
             signal.signal(number, signal.SIG_IGN)  # another one would interrupt the clean-up
             sys.exit(128 + number)
 
-        with signals_to(end, signal.SIGTERM):
+        numbers = stops()
+        with signals_to(end, *(n for n in numbers if n != signal.SIGINT)):
             try:
                 yield
             except BaseException:
                 if self.is_new and idist.get_rank() == 0:
-                    with signals_to(lambda *_: None, signal.SIGTERM, signal.SIGINT):
+                    with signals_to(lambda *_: None, *numbers):
                         shutil.rmtree(self.run.path, ignore_errors=True)
                 raise
 
@@ -272,6 +273,8 @@ def open_run(config: Config, resume: str | Path | None) -> Start:
                 if whole:
                     raise
             origin = f"; going on after update {step} ({checkpoint})"
+            if (made_at := payload["format"].get("commit", commit())) != commit():
+                origin += f", made by commit {made_at}"
         return Resumed(config, run, origin, None, checkpoint, payload, validated, whole, damaged)
     if config.train.init_from is None:
         if not isinstance(own := config.tokenizer, Saved):
@@ -328,7 +331,9 @@ def run_to_resume(config: Config) -> Path | None:
     """The run that --resume auto resumes: the newest run of `config` that has a checkpoint.
 
     A run with its text at another place is left out: it may be other text, as only reading shows.
+    Where there is none, the most similar of the same name is named with what it was begun with.
     """
+    others = list[tuple[int, str]]()
     for run in newest_first(config.train.runs_dir):
         try:
             saved = read_config_json(run.config_file)
@@ -337,12 +342,17 @@ def run_to_resume(config: Config) -> Path | None:
             continue
         with contextlib.suppress(ConfigError):  # that run's findings do not fit this config
             begun = as_begun(config, saved)
-            if fixed_differences(saved, begun):
+            if fixed := fixed_differences(saved, begun):
+                there = ", ".join(f"{key} = {old!r}" for key, old, _ in fixed[:3])
+                said = f"--resume auto begins a new run: {run.path} was begun with {there}"
+                others += [(len(fixed), said)] * (saved.name == config.name)
                 continue
             if begun.data.corpus == saved.data.corpus:
                 return run.path
             said = "left out: %s read its text from another place; --resume %s goes on with it"
             logger.warning(said, run.path, run.path)
+    if others:
+        logger.warning(min(others, key=lambda other: other[0])[1])
     return None
 
 

@@ -137,6 +137,16 @@ def imported() -> None:
     gc.set_threshold(*OFTEN)
 
 
+def stops() -> list[int]:
+    """The signals that end a training or an experiment early: a batch system's, a terminal's.
+
+    Under nohup SIGHUP is none of them.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+    hangs_on = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in numbers if not (hangs_on and number == signal.SIGHUP)]
+
+
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
     """Send these signals to the handler; in the main thread alone, as Python requires."""

@@ -263,10 +263,12 @@ def commit() -> str:
     if not (root / ".git").exists():  # installed; a repository around it is another's
         return "unknown"
     how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
+    # A checkout may be another user's: git answers if it is told so, and then runs none of its own.
+    git = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false"]
     try:
-        found = subprocess.check_output(["git", "describe", "--always", "--dirty"], **how).strip()
+        found = subprocess.check_output([*git, "describe", "--always", "--dirty"], **how).strip()
         # What describe misses: a config or a module that is in no commit.
-        command = ["git", "ls-files", "--others", "--exclude-standard", "*.py"]
+        command = [*git, "ls-files", "--others", "--exclude-standard", "*.py"]
         if "dirty" not in found and subprocess.check_output(command, **how):
             found += "-dirty"
     except (OSError, subprocess.SubprocessError):

@@ -336,8 +336,8 @@ def test_workers_leave_signals_to_the_training_process() -> None:
     class Survivor(torch.utils.data.Dataset):
         def __getitem__(self, index: int) -> bool:
             if index == 0:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGTERM)
+                for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+                    os.kill(os.getpid(), number)
             # A second one would end the worker.
             return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

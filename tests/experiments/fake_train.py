@@ -17,6 +17,8 @@ variant = folder.name.split("_seed")[0]
 with (here / "calls").open("a") as file:
     print("resume" if resume else "train", variant, file=file)
 fate = json.loads((here / "fates.json").read_text()).get(variant, "well")
+if fate == "device":
+    (here / f"gpu_of_{variant}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "any"))
 if fate == "error":
     print("Traceback: much text")
     sys.exit("error: no such luck")

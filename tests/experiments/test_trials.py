@@ -362,6 +362,33 @@ def test_a_run_that_another_process_is_at_is_left_alone(stand_in: StandIn) -> No
     assert "another process is at work" in stand_in.table()[1]["reason"]
 
 
+def test_a_page_is_not_replaced_where_another_process_is_at_all(stand_in: StandIn) -> None:
+    assert stand_in.compare("sinusoidal") == 0
+    text = stand_in.text()
+    folder = stand_in.trial_folder("sinusoidal")
+    (folder / "scored.json").unlink()
+    stand_in.forget()
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert stand_in.compare("sinusoidal") == 1
+    assert stand_in.text() == text
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "found"),
+    [("auto", "2", {"3", "5"}), ("auto", "1", {"3,5"}), ("cuda:1", "2", {"3,5"})],
+)
+def test_trials_at_once_share_the_gpus(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, device: str, jobs: str, found: set[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    names = "sinusoidal", "rope"
+    stand_in.fates(**dict.fromkeys(names, "device"))
+    more = "--set", f"train.device={device}", "--jobs", jobs
+    assert stand_in.compare("rope", *more) == 0
+    assert {(stand_in.folder / f"gpu_of_{name}").read_text() for name in names} == found
+
+
 def test_checkpoints_that_cannot_be_averaged_or_scored_fail_one_trial(
     stand_in: StandIn, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

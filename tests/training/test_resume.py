@@ -1,6 +1,7 @@
 """A run that was stopped anywhere and goes on is the run that was never stopped (mistake 9)."""
 
 import errno
+import json
 import logging
 import multiprocessing
 import os
@@ -42,6 +43,7 @@ from training.log import RunLog
 from training.saving import Checkpoints
 from training.start import Progress, run_to_resume
 from training.validation import Validation
+from utils.cli import stops
 from utils.errors import ConfigError, UserError
 from utils.files import held
 
@@ -569,6 +571,9 @@ def test_auto_takes_the_newest_run_of_the_config_that_can_go_on(
         assert run == stamp or run.name == f"toy_202001{stamp}_000000", changes
     assert f"left out: {damaged / 'config.json'}: not valid JSON" in caplog.text
     assert "toy_20200102_000000 read its text from another place; --resume" in caplog.text
+    begun = tmp_path / "runs/toy_20200102_000000"  # the most similar, and of those the newest
+    said = f"--resume auto begins a new run: {begun} was begun with train.seed = 0"
+    assert [text for text in caplog.messages if "begins a new run" in text][:1] == [said]
 
 
 def test_auto_has_nothing_to_do_where_the_run_is_over(
@@ -637,7 +642,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(whole: Runs, tmp_path: Path) 
 # ------------------------------------------------------------------------------------------ signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_saves_and_says_how_to_go_on(
     whole: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: signal.Signals
 ) -> None:
@@ -668,6 +673,18 @@ def test_a_signal_saves_and_says_how_to_go_on(
     lowered = apply_overrides(config, ["train.max_epochs=1"])  # fewer than are done
     assert run_here(lowered, resume=again.path).signal is None
     assert max(log_of(again, "validation")) == 17
+    starts = (again.logs / "starts.jsonl").read_text("utf-8").splitlines()
+    steps = [(line["step"], line["host"], line["precision"]) for line in map(json.loads, starts)]
+    assert steps == [(step, platform.node(), "fp32") for step in (0, 17)]
+
+
+def test_a_hangup_is_heard_but_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ignored, _ = stops(), signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert {*stops()} - {*ignored} == {signal.SIGHUP}
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_signal_ends_at_once(whole: Runs) -> None:

@@ -30,6 +30,12 @@ def test_what_is_in_no_commit_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     git("commit", "-m", "first")
     notes.write_text("changes nothing that runs")
     clean = commit()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(subprocess.CalledProcessError):
+        git("describe", "--always")
+    assert commit() == clean
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "__file__", str(root / "utils" / "machine.py"))
     assert len(clean) >= 7
     assert "-" not in clean
     for path in (root / "config.py", module):
