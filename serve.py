@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import threading
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,8 @@ def main(argv: list[str] | None = None) -> None:
             def handle_exit(self, sig: int, frame: FrameType | None) -> None:
                 if self.should_exit and sig == signal.SIGINT:  # a second Ctrl-C
                     os._exit(report(KeyboardInterrupt()))
+                if not self.should_exit:
+                    end.start()
                 super().handle_exit(sig, frame)
 
         given = dict(map(parse_override, args.overrides))
@@ -113,7 +116,7 @@ def main(argv: list[str] | None = None) -> None:
         app = build_app(models, limits, hosts=hosts, origins=args.cors)
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="error",
             lifespan="on",
             server_header=False,
             http="h11",
@@ -122,8 +125,11 @@ def main(argv: list[str] | None = None) -> None:
             timeout_graceful_shutdown=2 * args.timeout,  # for a body, and then for its answer
             timeout_keep_alive=75,  # longer than a proxy's, which would send into a closed one
         )
+        end = threading.Timer(3 * args.timeout, os._exit, (1,))  # of a search that never ends
+        end.daemon = True
         print(f"{', '.join(models)}: http://{where}:{port}/  (Ctrl-C ends it)", flush=True)
         Server(config).run(sockets=[listening])
+        end.cancel()
 
 
 def name_of(given: Path, run: Path) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import json
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from serving.measures import Hosts, Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
 from translation.sentences import lower_capitals, separator
 from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 PAGE = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
 LANGUAGES = {"fr": "French", "en": "English", "de": "German", "nl": "Dutch", "es": "Spanish"}
@@ -228,6 +232,10 @@ class Service:
         return JSONResponse({"models": shown, "max_chars": self.limits.max_chars})
 
     async def health(self, request: Request) -> Response:
+        """Not well is a search that takes twice what a request may: it may never end."""
+        begun, most = self.batcher.begun, 2 * self.limits.timeout
+        if begun is not None and time.monotonic() - begun > most:
+            return JSONResponse({"error": f"one search takes over {most:g} seconds"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
@@ -320,6 +328,7 @@ class Service:
                 try:
                     return work.result()
                 except UserError as error:  # what a client can cause was refused before
+                    logger.error("%s", error)
                     raise HTTPException(500, " ".join(str(error).split())) from error
             if gone.done():
                 raise HTTPException(GONE, "the client has gone")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.linear import weights_fixed
+
+logger = logging.getLogger(__name__)
 
 
 class Full(Exception):
@@ -44,6 +47,7 @@ class Batcher:
     watch: Callable[[int, float], Any] = lambda size, seconds: None  # called for each batch
     _waiting: deque[Job] = field(default_factory=deque, init=False)
     _came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    begun: float | None = field(default=None, init=False)  # when the batch under way was
 
     def __len__(self) -> int:
         """The number of waiting items."""
@@ -94,9 +98,10 @@ class Batcher:
                 continue
             taken = set(batch)
             self._waiting = deque(job for job in self._waiting if job not in taken)
-            begun = time.monotonic()
+            self.begun = begun = time.monotonic()
             await loop.run_in_executor(thread, self._compute, loop, batch)
             await asyncio.sleep(0)  # a request with a failed item first cancels its others
+            self.begun = None
             self.watch(len(batch), time.monotonic() - begun)
 
     def _next(self) -> list[Job]:
@@ -113,6 +118,7 @@ class Batcher:
             if len(batch) == 1:
                 loop.call_soon_threadsafe(_settle, batch[0].found.set_exception, batch[0], error)
                 return
+            logger.warning("a batch of %d failed, each is tried alone: %r", len(batch), error)
             for job in batch:
                 if not job.found.done():
                     self._compute(loop, [job])

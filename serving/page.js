@@ -30,7 +30,10 @@ async function ask(path, body, signal) {
     if (error instanceof TypeError) throw error; // the answer breaks off
     return nothing;
   });
-  if (!response.ok || answer === nothing) throw new Error(answer?.error || nothing.error);
+  if (!response.ok || answer === nothing) {
+    const later = Number(response.headers.get("Retry-After")); // seconds, of a busy server
+    throw Object.assign(new Error(answer?.error || nothing.error), { later });
+  }
   return answer;
 }
 
@@ -106,6 +109,7 @@ async function translate() {
     if (here !== under_way || error.name === "AbortError") return;
     show([]); // what stood there is of another text
     say(told(error), true);
+    if (error.later) timer = setTimeout(translate, 1000 * error.later);
   }
 }
 

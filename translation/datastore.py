@@ -75,4 +75,8 @@ def _read(path: Path, loaded: LoadedRun) -> Datastore:
         raise UserError(f"decode.neighbours.datastore: {path}: {why}; {make}") from error
     if made_for != loaded.checksum:
         raise UserError(f"{path} has the states of another checkpoint or config: {make}")
+    model, n_ids = loaded.config.model, loaded.tokenizer.tgt_vocab_size
+    right = keys.shape == (max(1, len(values)), model.d_model) and values.dim() == 1
+    if not right or not keys.isfinite().all() or not values.clamp(0, n_ids - 1).equal(values):
+        raise UserError(f"{path} is damaged, or no datastore of this model; {make}")
     return Datastore(keys, values)

@@ -3,17 +3,21 @@
 import contextlib
 import errno
 import hashlib
+import logging
 import os
 import re
 import secrets
 import shutil
 import socket
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # What a file system does not have.
 _LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -25,12 +29,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     A reader finds the old content or the whole new one, also after a kill or a power cut. After an
     error nothing of the new is left. Raises UserError naming `path` if the end fails, or if it has
-    no name; errors of the block are the caller's.
+    no name; errors of the block are the caller's. Who may read a file that is replaced stays.
     """
     if not path.name:
         raise UserError(f"cannot write {path}: give the name of a new file or folder")
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        if path.is_file():
+            with write_errors(path):
+                aside.touch(mode=0o600)
+                aside.chmod(stat.S_IMODE(path.stat().st_mode))
         yield aside
         with write_errors(path):
             for written in (*aside.rglob("*"), aside):
@@ -101,8 +109,9 @@ def held(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip() or "another process"
                 raise UserError(f"{folder}: {who} is writing it: wait for it, or stop it") from None
-            except OSError:
-                pass
+            except OSError as error:
+                said = "%s: no locks on this file system (%s): see that no other process writes it"
+                logger.warning(said, folder, error.strerror)
             file.truncate(0)
             print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
         yield

@@ -92,7 +92,7 @@ def test_a_cancelled_request_is_left_out_and_makes_room() -> None:
     assert with_first_under_way(then).batches == [("a", ["0"]), ("a", ["4", "5", "6"])]
 
 
-def test_an_item_that_fails_fails_alone() -> None:
+def test_an_item_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def then(batcher: Batcher, work: Work, first: Any) -> None:
         tasks = [asyncio.create_task(batcher.submit("a", [item])) for item in ("1", "bad", "2")]
         await asyncio.sleep(0)
@@ -101,6 +101,8 @@ def test_an_item_that_fails_fails_alone() -> None:
         assert found[0] == ["11"]
         assert isinstance(found[1], ValueError)
         assert found[2] == ["22"]
+        said = "a batch of 3 failed, each is tried alone: ValueError(['1', 'bad', '2'])"
+        assert caplog.messages == [said]
 
     with_first_under_way(then)
 

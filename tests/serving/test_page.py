@@ -68,6 +68,16 @@ def test_typing_choosing_and_linking(browser: Chrome, server: Server) -> None:
     assert chosen.text == "greedy"  # what was chosen stays
 
 
+BUSY = """
+const asked = window.fetch;
+window.fetch = async (...request) => {
+  window.fetch = asked;
+  const how = { status: 503, headers: { "Retry-After": "1" } };
+  return new Response('{"error": "busy"}', how);
+};
+"""
+
+
 def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
     browser: Chrome, server: Server
 ) -> None:
@@ -89,6 +99,10 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
         for on in (False, True):
             dark(browser, on)
             assert overflow(browser, width) <= 0, width
+    browser.execute_script(BUSY)
+    write(browser, "Le chat dort.")
+    until(browser, lambda: text_of(browser, "status") == "busy")
+    until(browser, lambda: text_of(browser, "status").endswith(" ms"))  # without another key
     browser.find_element(By.ID, "explore").send_keys(Keys.TAB)
     best = browser.find_element(By.ID, "best")
     assert browser.switch_to.active_element == best  # the end of a long one is reached by keys too

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -473,14 +474,18 @@ def test_full_late_gone_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer.json() == {"error": "not done in 1 seconds: send less at a time"}
         with unsent:
             assert unsent.recv(12) == b"HTTP/1.1 408"
+        while (health := server("GET", "/health")).status == 200:
+            time.sleep(0.05)
+        assert health.json() == {"error": "one search takes over 2 seconds"}
         slow.may_end.set()
         in_parts = server.translate(q="last", pad="x" * 1_000_000)
         assert in_parts.json() == {"translatedText": "LAST"}
         assert "gone" not in slow.seen  # its client went away while it waited
         broken = server.translate(q="broken")
         assert (broken.status, broken.json()) == (500, {"error": "internal error"})
-        allowed = server("GET", "/health", headers={"Origin": "https://a.example"}).headers
-        assert allowed["access-control-allow-origin"] == "https://a.example"
+        health = server("GET", "/health", headers={"Origin": "https://a.example"})
+        assert health.json() == {"status": "ok"}
+        assert health.headers["access-control-allow-origin"] == "https://a.example"
 
 
 # ---------------------------------------------------------------------------------- start and end
@@ -540,13 +545,17 @@ def test_a_second_ctrl_c_waits_for_nothing_and_a_terminal_is_not_needed(
         for _ in range(2):
             assert not codes
             server.handle_exit(signal.SIGINT, None)
+        assert timer.mock_calls == [mock.call(180, codes.append, (1,)), mock.call().start()]
 
     codes: list[int] = []
+    timer = mock.Mock()
+    monkeypatch.setattr("threading.Timer", timer)
     monkeypatch.setattr(uvicorn.Server, "run", pressed)
     monkeypatch.setattr("os._exit", codes.append)
     monkeypatch.setattr("sys.stdout", None)  # closed, as some who start it in the background do
     serve.main(["--model_path", str(trained_run), "--port", "0"])
     assert codes == [130]
+    assert timer.mock_calls[-1] == mock.call().cancel()
     assert capsys.readouterr().err == "interrupted\n"
 
 

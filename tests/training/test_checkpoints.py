@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import threading
+import zipfile
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -300,6 +301,7 @@ NEWER = {"format": {"version": 99}, "config": {}, "model": {}, "tokenizer": {}}
         ({"weights": torch.zeros(2)}, "not a checkpoint of this project"),
         (Path("code"), "not a whole checkpoint"),  # pickled code is never run
         (NEWER, "checkpoint format 99 is newer"),
+        ("packed", "not a whole checkpoint .*compressed, which torch does not write"),
         (None, "no such checkpoint"),
     ],
 )
@@ -307,6 +309,14 @@ def test_a_file_that_is_no_checkpoint_gets_one_line(tmp_path: Path, inside, word
     path = tmp_path / "regular_checkpoint_1.pt"
     if isinstance(inside, bytes):
         path.write_bytes(inside)
+    elif inside == "packed":  # a thousandth of what it unfolds to
+        torch.save(NEWER, tmp_path / "plain")
+        with (
+            zipfile.ZipFile(tmp_path / "plain") as plain,
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for name in plain.namelist():
+                packed.writestr(name, plain.read(name))
     elif inside is not None:
         torch.save(inside, path)
     with pytest.raises(UserError, match=words) as caught:

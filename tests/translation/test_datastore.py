@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import tiny_args
 from made_runs import Scripts, best_of, copy_run
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import datastore
@@ -150,6 +151,20 @@ def test_a_datastore_that_does_not_serve_is_refused(
     assert said.startswith(
         f"{tmp_path / 'elsewhere'} has the states of another checkpoint or config"
     )
+    content = load_file(store)
+    with safe_open(store, "pt") as file:
+        made_for = file.metadata()
+    for wrong in (
+        {"values": content["values"] + 10**6},
+        {"values": content["values"][1:]},
+        {"keys": content["keys"][:, 1:]},
+        {"keys": content["keys"] / 0},
+        {"keys": content["keys"][:0], "values": content["values"][:0]},
+    ):
+        tensors = {name: tensor.contiguous() for name, tensor in (content | wrong).items()}
+        save_file(tensors, tmp_path / "wrong", made_for)
+        said = translate(*one, *settings(tmp_path / "wrong")).error()
+        assert said == f"{tmp_path / 'wrong'} is damaged, or no datastore of this model{make}"
     other = copy_run(run, tmp_path / "other")
     payload = torch.load(best_of(other), weights_only=True)
     torch.save({**payload, "more": 1}, best_of(other))

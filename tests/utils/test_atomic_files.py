@@ -33,12 +33,17 @@ def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
     assert told.mock_calls == [each for of_one in made for each in of_one]
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
+    path.chmod(0o600)  # the text of others
+    with atomic_path(path) as aside:
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+        aside.write_text("again")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(UserError, match=r"write \.: give the name of"), atomic_path(Path(".")):
         pass
 
 
 def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(descriptor: int, *_: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -50,6 +55,11 @@ def test_a_file_system_may_lack_locks_and_the_sync_of_folders(
     made_once(tmp_path / "made", bool, is_whole=Path.is_dir, stale="none")
     with atomic_path(tmp_path / "a") as aside:
         aside.touch()
+    monkeypatch.setattr(fcntl, "lockf", mock.Mock(side_effect=OSError(errno.ENOLCK, "none")))
+    with files.held(tmp_path):
+        assert caplog.messages == [
+            f"{tmp_path}: no locks on this file system (none): see that no other process writes it"
+        ]
     monkeypatch.setattr(files.os, "fsync", mock.Mock(side_effect=OSError(errno.EINVAL, "broken")))
     with pytest.raises(UserError, match="broken"), atomic_path(tmp_path / "b") as aside:
         aside.touch()
