@@ -12,7 +12,7 @@ from pathlib import Path
 from checkpoints.run import FinishedError, hub_name, require_there
 from configs.load import add_config_arguments, config_of, load_config
 from configs.schema import TRAINING_ONLY, Config
-from configs.serialize import apply_overrides, diff, parse_override
+from configs.serialize import apply_overrides, diff, fields_named, parse_override
 from utils.cli import Parser, imported, keep_shapes, processes, run_main, threads
 from utils.errors import UserError
 
@@ -45,7 +45,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         help="train nothing: show where this run's config (--config or --resume, with --set) "
         "differs from another, one field a line, as FIELD: HERE -> THERE",
     )
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        fields = fields_named(unknown[0].lstrip("-").partition("=")[0].replace("-", "_"))
+        set_by = f"; --set sets fields: {', '.join(fields)}" if fields else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{set_by}")
     here = "train.runs_dir" in dict(map(parse_override, args.overrides))
     if here and args.resume not in (None, AUTO):
         raise UserError("--set train.runs_dir: a run goes on in its own folder; leave this out")

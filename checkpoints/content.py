@@ -136,11 +136,14 @@ def _require_read(path: Path, error: Exception) -> None:
 
 def _read_torch(path: Path) -> Any:
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                    raise zipfile.BadZipFile("compressed, which torch does not write")  # a bomb?
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+        # torch writes checksums, and does not check them.
         with zipfile.ZipFile(path) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise zipfile.BadZipFile("compressed, which torch does not write")  # a bomb?
-            payload = torch.load(path, map_location="cpu", weights_only=True)
-            damaged = archive.testzip()  # torch writes checksums, and does not check them
+            damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"wrong checksum of {damaged.partition('/')[2]}")
     except FileNotFoundError:

@@ -346,6 +346,14 @@ class Cosine(Section, kind="cosine", section="optim.schedule"):
     final_fraction: float = number(0.0, ge=0, lt=1)
 
 
+class Linear(Section, kind="linear", section="optim.schedule"):
+    """Linear warm-up to lr, then a straight line down to final_fraction * lr at the last step."""
+
+    lr: float = positive(5e-5)
+    warmup_steps: int = count(400, le=MOST_STEPS)
+    final_fraction: float = number(0.0, ge=0, lt=1)
+
+
 class Plateau(Section, kind="plateau", section="optim.schedule"):
     """Linear warm-up to lr, then times `factor` whenever the validation loss no longer falls."""
 
@@ -356,7 +364,7 @@ class Plateau(Section, kind="plateau", section="optim.schedule"):
     min_lr: float = number(1e-6, ge=0, le="lr")
 
 
-Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Plateau
+Schedule = Constant | EpochDecay | Noam | InverseSqrt | Cosine | Linear | Plateau
 
 
 class CrossEntropy(Section, kind="cross_entropy", section="optim.objective"):
@@ -395,10 +403,11 @@ BadNumbers = StopAtBadNumbers | SkipBadNumbers
 class OptimConfig(Section, section="optim"):
     """The optimizer, its learning rate, and what it minimises."""
 
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: maps inside layers; rest: AdamW
+    # muon: for maps inside layers, and adamw for the rest; adamw is fairseq's adam
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
     betas: tuple[float, float] = number((0.9, 0.98), ge=0, lt=1)
     eps: float = positive(1e-8)
-    weight_decay: float = number(0.0, ge=0, le=HUGE)
+    weight_decay: float = number(0.0, ge=0, le=HUGE)  # adam: of the gradient, an L2 penalty
     decay: Literal["all", "matrices"] = "all"  # matrices: maps and embeddings
     schedule: Schedule = InverseSqrt()
     objective: Objective = CrossEntropy()
@@ -435,7 +444,8 @@ class TrainConfig(Section, section="train"):
     keep_regular: int = count(2, ge=2)
     keep_steps: int = count(2, ge=2)
     keep_best: int = count(2, ge=2)
-    ema_decay: float | None = number(None, gt=0, lt=1)  # of the average, which is then evaluated
+    # Of a moving average, which is then evaluated; 0.9999 is 1e-4 of Marian's smoothing.
+    ema_decay: float | None = number(None, gt=0, lt=1)
     patience: int | None = count(None)  # validations without a better one before stopping
     log_attention: bool = True  # maps of one sentence in TensorBoard at each evaluation
 

@@ -158,40 +158,65 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-# What fairseq, joeynmt and Marian call these.
-PEERS = {
-    "max_tokens": "data.batch_size",
-    "update_freq": "optim.accumulate",
-    "batch_multiplier": "optim.accumulate",
-    "clip_norm": "optim.grad_clip",
-    "clip_grad_norm": "optim.grad_clip",
-    "warmup_updates": "optim.schedule.warmup_steps",
-    "learning_rate": "optim.schedule.lr",
-    "lr_scheduler": "optim.schedule",
-    "max_update": "train.max_steps",
-    "finetune_from_model": "train.init_from",
-    "save_dir": "train.runs_dir",
-    "model_dir": "train.runs_dir",
-    "keep_last_epochs": "train.keep_regular",
-    "save_interval_updates": "train.checkpoint_every_steps",
-    "share_all_embeddings": "model.tie_embeddings",
-    "tied_embeddings": "model.tie_embeddings",
-    "embedding_dim": "model.d_model",
-    "ff_size": "model.d_ff",
-    "beam": "decode.beam_size",
-    "lenpen": "decode.length_penalty",
-    "beam_alpha": "decode.length_penalty",
+# What fairseq, joeynmt, Marian, OpenNMT-py and transformers call these.
+_CALLED = {
+    "data.batch_size": "max_tokens mini_batch mini_batch_fit mini_batch_words "
+    "per_device_train_batch_size",
+    "data.batch_by": "batch_type",
+    "tokenizer.sampling": "bpe_dropout",
+    "model.norm": "encoder_normalize_before transformer_preprocess",
+    "model.tie_embeddings": "share_all_embeddings share_decoder_input_output_embed "
+    "tied_embeddings tied_embeddings_all tied_softmax",
+    "model.d_model": "dim_emb embedding_dim encoder_embed_dim hidden_size",
+    "model.d_ff": "encoder_ffn_embed_dim ff_size transformer_dim_ffn transformer_ff",
+    "model.n_heads": "encoder_attention_heads heads num_heads transformer_heads",
+    "model.n_encoder_layers": "enc_depth enc_layers encoder_layers num_layers",
+    "model.n_decoder_layers": "dec_depth dec_layers decoder_layers",
+    "optim.accumulate": "accum_count batch_multiplier gradient_accumulation_steps "
+    "optimizer_delay update_freq",
+    "optim.grad_clip": "clip_grad_norm clip_norm max_grad_norm",
+    "optim.label_smoothing": "label_smoothing_factor",
+    "optim.schedule": "lr_scheduler lr_scheduler_type",
+    "optim.schedule.lr": "learn_rate learning_rate",
+    "optim.schedule.warmup_steps": "lr_warmup warmup_updates",
+    "train.max_epochs": "num_train_epochs",
+    "train.max_steps": "max_update train_steps",
+    "train.init_from": "finetune_from_model",
+    "train.runs_dir": "model_dir output_dir save_dir",
+    "train.keep_regular": "keep_last_epochs",
+    "train.keep_steps": "keep_interval_updates",
+    "train.checkpoint_every_steps": "save_freq save_interval_updates save_steps",
+    "train.patience": "early_stopping early_stopping_patience",
+    "train.precision": "fp16",
+    "train.ema_decay": "exponential_smoothing",
+    "evaluate.every_steps": "eval_steps valid_freq valid_steps validate_interval_updates "
+    "validation_freq",
+    "evaluate.choose_by": "best_checkpoint_metric early_stopping_metric metric_for_best_model "
+    "valid_metrics",
+    "decode.beam_size": "beam num_beams",
+    "decode.length_penalty": "beam_alpha lenpen",
+    "decode.max_len": "max_new_tokens",
+    "decode.max_len_ratio": "max_len_a",
 }
+PEERS = {theirs: ours for ours, names in _CALLED.items() for theirs in names.split()}
 
 
-def _unknown(path: str, key: str, cls: Any, hint: Any) -> ConfigError:
-    """The error for a key that `cls` lacks: its fields, closest first, and where the key exists."""
+def fields_named(key: str) -> list[str]:
+    """The fields that have this name here or in another program, of any section."""
+    theirs = filter(None, [PEERS.get(key.replace("-", "_"))])
+    return list(dict.fromkeys([*theirs, *_places(key, Config, "")]))
+
+
+def _unknown(path: str, key: str, cls: Any, hint: Any, *, field: str = "") -> ConfigError:
+    """The error for a key that `cls` lacks: its fields, closest first, and where the key exists.
+
+    For a section, `field` is the one that is wanted in it.
+    """
     where = f"{path or 'the configuration'}{f' ({cls.kind})' if cls.kind else ''}"
     fields = closest_first(key, type_hints(cls))
     has = f"has: {', '.join(fields)}" if fields else "has no fields"
     owners = [kind for kind, other in kinds(hint).items() if key in type_hints(other)]
-    theirs = filter(None, [PEERS.get(key.replace("-", "_"))])
-    elsewhere = list(dict.fromkeys([*theirs, *_places(key, Config, "")]))
+    elsewhere = fields_named(key) or fields_named(field)
     remedy = ""
     if owners:
         remedy = f"; {key} belongs to {path}={' or '.join(owners)}"
@@ -233,7 +258,7 @@ def _set(data: dict[str, Any], key: str, text: str) -> Any:
         elif isinstance(node, dict):
             cls = kinds(hint).get(node.get("kind", ""))
             if cls and part not in type_hints(cls):
-                raise _unknown(path, part, cls, hint)
+                raise _unknown(path, part, cls, hint, field=parts[-1])
             hint = type_hints(cls)[part] if cls else str
             node.setdefault(part, {})
         else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
+from translation.metrics import quantile_interval, resampled_scores, summed_bleu
 
 OVER_SEEDS = 100  # draws of seeds for each draw of sentences: Student's t has long tails
 
@@ -38,7 +38,7 @@ def standings(
     runs = [run for seeds in statistics.values() for run in seeds]
     drawn = np.zeros((len(runs), samples))
     for split in range(n_splits):
-        drawn += resampled_bleu([run[split] for run in runs], samples, seed=split)
+        drawn += resampled_scores([run[split] for run in runs], samples, seed=split)
     rows = iter(drawn / n_splits)
     draw, n = np.random.default_rng(0), len(next(iter(statistics.values())))
     size = samples * (OVER_SEEDS if n > 1 else 1)

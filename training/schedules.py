@@ -53,15 +53,18 @@ def lr_factor(schedule: schema.Schedule, *, total_steps: int) -> Callable[[int],
             return lambda n: min((n + 1) ** -0.5, (n + 1) * warmup**-1.5)
         case schema.InverseSqrt(warmup_steps=warmup):
             return lambda n: min((n + 1) / warmup, (warmup / (n + 1)) ** 0.5)
-        case schema.Cosine(warmup_steps=warmup, final_fraction=final):
+        case schema.Cosine() | schema.Linear():
+            warmup, final = schedule.warmup_steps, schedule.final_fraction
+            curved = isinstance(schedule, schema.Cosine)
 
-            def cosine(n: int) -> float:
+            def falling(n: int) -> float:
                 if n < warmup:
                     return (n + 1) / warmup
                 done = min(1.0, (n + 1 - warmup) / max(1, total_steps - warmup))
-                return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
+                left = 0.5 * (1 + math.cos(math.pi * done)) if curved else 1 - done
+                return final + (1 - final) * left
 
-            return cosine
+            return falling
         case schema.Plateau():
             return PlateauFactor(schedule)
 

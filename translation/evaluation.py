@@ -23,11 +23,15 @@ from models.transformer import TranslationTransformer
 from translation.loading import LoadedRun
 from translation.metrics import (
     CorpusScores,
+    PairedResult,
+    chrf_statistics,
+    compare_statistics,
     format_scores,
     human_agreement,
     paired_bootstrap,
     score_corpus,
     sentence_chrf,
+    summed_chrf,
 )
 from translation.settings import search_name
 from translation.translator import Translator
@@ -261,7 +265,6 @@ class Result:
         sides = self.hypotheses, theirs, pairs.references
         language = pairs.loaded.config.data.tgt_lang
         paired = paired_bootstrap(*sides, samples=samples, seed=0, language=language)
-        low, high = paired.interval
         systems = pairs.loaded, other.loaded
         several = [f" and {len(each.partners)} more" * bool(each.partners) for each in systems]
         one, two = (each.run.name + more for each, more in zip(systems, several))
@@ -269,20 +272,27 @@ class Result:
             one, two = (each.checkpoint.name for each in systems)
         if pairs.loaded.config.decode.neighbours.datastore:  # the other has none
             one += " with neighbours"
-        shown = ""
+        both = (chrf_statistics(side, pairs.references) for side in sides[:2])
+        chrf = compare_statistics(*both, samples=samples, seed=0, score=summed_chrf)
+        shown = f"\nchrF {chrf.score_a:.2f}, {chrf.score_b:.2f}: {_apart(chrf)}"
         if worst:
-            chrf = [sentence_chrf(texts, pairs.references) for texts in sides[:2]]
-            apart = [abs(a - b) for a, b in zip(*chrf)]
+            each = [sentence_chrf(texts, pairs.references) for texts in sides[:2]]
+            apart = [abs(a - b) for a, b in zip(*each)]
             rows = sorted(range(len(apart)), key=apart.__getitem__, reverse=True)[:worst]
             what = f"chrF differs most, {one} first"
-            shown = f"\n{what}:\n{self._shown(rows, list(zip(sides, chrf)))}"
+            shown += f"\n{what}:\n{self._shown(rows, list(zip(sides, each)))}"
         return (
-            f"{pairs.name}: {one} {paired.bleu_a:.2f}, {two} "
-            f"{paired.bleu_b:.2f}: second minus first {paired.difference:+.2f}, 95% interval "
-            f"{low:+.2f} to {high:+.2f}, p = {paired.p_value:.3f} (paired bootstrap of sacreBLEU, "
+            f"{pairs.name}: {one} {paired.score_a:.2f}, {two} {paired.score_b:.2f}: "
+            f"{_apart(paired)} (paired bootstrap of sacreBLEU, "
             f"{samples:,} times {paired.n:,} sentences); of systems so far apart people prefer the "
             f"better in {human_agreement(paired.difference):.0f} of 100 (Kocmi et al. 2024){shown}"
         )
+
+
+def _apart(found: PairedResult) -> str:
+    low, high = found.interval
+    of_chance = f"95% interval {low:+.2f} to {high:+.2f}, p = {found.p_value:.3f}"
+    return f"second minus first {found.difference:+.2f}, {of_chance}"
 
 
 def _set_aside_as(start: str, checkpoint: str) -> str:

@@ -2,9 +2,9 @@
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class CorpusScores:
     signature: str
     chrf: float  # 0..100
     chrf_signature: str
+    chrf_interval: tuple[float, float]  # as `interval`
     brevity_penalty: float
     length_ratio: float  # tokens of `signature`, hypotheses / references
     interval: tuple[float, float]  # 2.5% and 97.5% quantiles of resampled sacreBLEU
@@ -48,14 +49,96 @@ class CorpusScores:
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """sacreBLEU of systems a and b on the same `n` sentences."""
+    """sacreBLEU, or chrF, of systems a and b on the same `n` sentences."""
 
-    bleu_a: float
-    bleu_b: float
+    score_a: float
+    score_b: float
     difference: float  # b - a
     p_value: float
     interval: tuple[float, float]  # of the difference, 95%
     n: int
+
+
+def sentence_statistics(
+    hypotheses: Sequence[str], references: Sequence[str], language: str = ""
+) -> np.ndarray:
+    """The statistics of BLEU for each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
+
+    Their sum over any set of sentences gives the corpus BLEU of that set.
+    """
+    from sacrebleu.metrics import BLEU
+
+    # effective_order avoids a warning; it changes sentence scores, which are unused, and no count.
+    bleu = BLEU(force=True, effective_order=True, tokenize=bleu_tokenizer(language))
+    rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
+    for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
+        score = bleu.sentence_score(hypothesis, [reference])
+        row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
+    return rows
+
+
+def summed_bleu(statistics: np.ndarray) -> np.ndarray:
+    """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
+
+    Papineni et al. 2002, section 2.3, with NIST's smoothing, sacreBLEU's default: the k-th order
+    without a match counts as 2^-k matches. No match at all, or no n-gram of some order, gives 0.
+    """
+    hypothesis_length, reference_length = statistics[..., 0], statistics[..., 1]
+    matches, totals = statistics[..., 2 : 2 + ORDER], statistics[..., 2 + ORDER :]
+    unmatched = matches == 0
+    smoothed = np.where(unmatched, 0.5 ** np.cumsum(unmatched, axis=-1), matches)
+    log_precision = np.log(smoothed / np.maximum(totals, 1)).mean(-1)
+    log_brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))
+    defined = (matches[..., 0] > 0) & (totals > 0).all(-1)
+    return np.where(defined, 100 * np.exp(log_brevity + log_precision), 0.0)
+
+
+def chrf_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """The statistics of sacreBLEU's chrF for each sentence, [n, 18].
+
+    For n-grams of 1 to 6 characters: how many the hypothesis, the reference and both have.
+    """
+    from sacrebleu.metrics import CHRF
+
+    return np.array(CHRF()._extract_corpus_statistics(hypotheses, [references]), dtype=np.float64)
+
+
+def summed_chrf(statistics: np.ndarray) -> np.ndarray:
+    """sacreBLEU's chrF2, 0..100, of summed statistics [..., 18] -> [...]. Popović 2015, section 2.
+
+    Precision and recall are means over the orders of which both sides have n-grams.
+    """
+    n_hyp, n_ref, n_both = (statistics[..., i::3] for i in range(3))
+    orders = (n_hyp > 0) & (n_ref > 0)
+    n_orders = np.maximum(orders.sum(-1), 1)
+    precision, recall = (
+        np.where(orders, n_both / np.maximum(n, 1), 0).sum(-1) / n_orders for n in (n_hyp, n_ref)
+    )
+    return 100 * 5 * precision * recall / np.maximum(4 * precision + recall, 1e-16)
+
+
+Score = Callable[[np.ndarray], np.ndarray]  # of summed statistics
+
+
+def resampled_scores(
+    systems: Sequence[np.ndarray], samples: int, seed: int, score: Score = summed_bleu
+) -> list[np.ndarray]:
+    """The score of each system (statistics [n, 10]; chrF: [n, 18]) on resamples, [samples] each.
+
+    A resample is the same draw of sentences for every system.
+    """
+    n = len(systems[0])
+    rng = np.random.default_rng(seed)
+    found = [np.empty(samples) for _ in systems]
+    chunk = max(1, _RESAMPLED_PER_CHUNK // n)
+    for start in range(0, samples, chunk):
+        size = min(chunk, samples - start)
+        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        # How often each sentence was drawn: one product sums the statistics, exactly (integers).
+        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        for values, statistics in zip(found, systems):
+            values[start : start + size] = score(times @ statistics)
+    return found
 
 
 def score_corpus(
@@ -82,7 +165,9 @@ def score_corpus(
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(language)), CHRF()
     score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
-    (resampled,) = resampled_bleu([statistics], bootstrap_samples, seed=0)
+    drawn = partial(resampled_scores, samples=bootstrap_samples, seed=0)
+    (resampled,) = drawn([statistics])
+    (resampled_chrf,) = drawn([chrf_statistics(hypotheses, references)], score=summed_chrf)
     sides = (hypotheses, references)
     tokens = ([bleu.tokenizer(line.rstrip()).split() for line in lines] for lines in sides)
     return CorpusScores(
@@ -91,6 +176,7 @@ def score_corpus(
         signature=str(bleu.get_signature()),
         chrf=chrf_score.score,
         chrf_signature=str(chrf.get_signature()),
+        chrf_interval=quantile_interval(resampled_chrf),
         brevity_penalty=score.bp,
         length_ratio=float(score.ratio),
         interval=quantile_interval(resampled),
@@ -127,16 +213,18 @@ def paired_bootstrap(
     return compare_statistics(a, b, samples=samples, seed=seed)
 
 
-def compare_statistics(a: np.ndarray, b: np.ndarray, *, samples: int, seed: int) -> PairedResult:
-    """As paired_bootstrap, from the `sentence_statistics` of two systems."""
-    bleu_a, bleu_b = (float(summed_bleu(statistics.sum(0))) for statistics in (a, b))
-    resampled_a, resampled_b = resampled_bleu([a, b], samples, seed)
+def compare_statistics(
+    a: np.ndarray, b: np.ndarray, *, samples: int, seed: int, score: Score = summed_bleu
+) -> PairedResult:
+    """As paired_bootstrap, from the statistics of two systems: those that `score` takes."""
+    score_a, score_b = (float(score(statistics.sum(0))) for statistics in (a, b))
+    resampled_a, resampled_b = resampled_scores([a, b], samples, seed, score)
     differences = resampled_b - resampled_a
     rarer_sign = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     return PairedResult(
-        bleu_a=bleu_a,
-        bleu_b=bleu_b,
-        difference=bleu_b - bleu_a,
+        score_a=score_a,
+        score_b=score_b,
+        difference=score_b - score_a,
         p_value=min(1.0, 2 * (rarer_sign + 1) / (samples + 1)),
         interval=quantile_interval(differences),
         n=len(a),
@@ -206,13 +294,14 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
 def format_scores(scores: CorpusScores) -> str:
     """The scores as a block of aligned rows for the terminal, without a final newline."""
-    low, high = scores.interval
+    (low, high), (chrf_low, chrf_high) = scores.interval, scores.chrf_interval
     rows = [
         ("sentences", f"{scores.n:,}", ""),
         ("BLEU-4 (nltk, tokens)", f"{scores.bleu4:.4f}", ""),
         ("sacreBLEU", f"{scores.sacrebleu:.2f}", f"95% interval {low:.2f} to {high:.2f}"),
         ("", "", scores.signature),
-        ("chrF", f"{scores.chrf:.2f}", scores.chrf_signature),
+        ("chrF", f"{scores.chrf:.2f}", f"95% interval {chrf_low:.2f} to {chrf_high:.2f}"),
+        ("", "", scores.chrf_signature),
         ("brevity penalty", f"{scores.brevity_penalty:.4f}", ""),
         ("length ratio", f"{scores.length_ratio:.4f}", "hypothesis / reference tokens"),
     ]
@@ -254,59 +343,6 @@ def bleu_tokenizer(language: str) -> str:
         logger.warning("sacreBLEU for %s counts characters; to count words: %s", language, remedy)
         return "char"
     return name
-
-
-def sentence_statistics(
-    hypotheses: Sequence[str], references: Sequence[str], language: str = ""
-) -> np.ndarray:
-    """The statistics of BLEU for each sentence, [n, 10]: both lengths, 4 matches, 4 totals.
-
-    Their sum over any set of sentences gives the corpus BLEU of that set.
-    """
-    from sacrebleu.metrics import BLEU
-
-    # effective_order avoids a warning; it changes sentence scores, which are unused, and no count.
-    bleu = BLEU(force=True, effective_order=True, tokenize=bleu_tokenizer(language))
-    rows = np.empty((len(hypotheses), 2 + 2 * ORDER))
-    for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
-        score = bleu.sentence_score(hypothesis, [reference])
-        row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
-    return rows
-
-
-def summed_bleu(statistics: np.ndarray) -> np.ndarray:
-    """sacreBLEU, 0..100, of summed statistics [..., 10] -> [...].
-
-    Papineni et al. 2002, section 2.3, with NIST's smoothing, sacreBLEU's default: the k-th order
-    without a match counts as 2^-k matches. No match at all, or no n-gram of some order, gives 0.
-    """
-    hypothesis_length, reference_length = statistics[..., 0], statistics[..., 1]
-    matches, totals = statistics[..., 2 : 2 + ORDER], statistics[..., 2 + ORDER :]
-    unmatched = matches == 0
-    smoothed = np.where(unmatched, 0.5 ** np.cumsum(unmatched, axis=-1), matches)
-    log_precision = np.log(smoothed / np.maximum(totals, 1)).mean(-1)
-    log_brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))
-    defined = (matches[..., 0] > 0) & (totals > 0).all(-1)
-    return np.where(defined, 100 * np.exp(log_brevity + log_precision), 0.0)
-
-
-def resampled_bleu(systems: Sequence[np.ndarray], samples: int, seed: int) -> list[np.ndarray]:
-    """BLEU of each system (statistics [n, 10]) on resamples of its sentences, [samples] each.
-
-    A resample is the same draw of sentences for every system.
-    """
-    n = len(systems[0])
-    rng = np.random.default_rng(seed)
-    scores = [np.empty(samples) for _ in systems]
-    chunk = max(1, _RESAMPLED_PER_CHUNK // n)
-    for start in range(0, samples, chunk):
-        size = min(chunk, samples - start)
-        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        # How often each sentence was drawn: one product sums the statistics, exactly (integers).
-        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-        for score, statistics in zip(scores, systems):
-            score[start : start + size] = summed_bleu(times @ statistics)
-    return scores
 
 
 def quantile_interval(values: np.ndarray) -> tuple[float, float]:

@@ -108,12 +108,12 @@ def weights_table(
     best = [[each.ranked(weight).best.text for each in scored] for weight in weights]
     first, *_ = statistics = [sentence_statistics(x, references, language) for x in best]
     compared = [compare_statistics(first, each, samples=SAMPLES, seed=0) for each in statistics]
-    top = max(each.bleu_b for each in compared)
+    top = max(each.score_b for each in compared)
     rows: list[list[str]] = []
     for weight, paired in zip(weights, compared):
-        bleu = f"{paired.bleu_b:.2f}"
+        bleu = f"{paired.score_b:.2f}"
         low, high = paired.interval
         beside = f"{paired.difference:+.2f} ({low:+.2f} to {high:+.2f})", f"{paired.p_value:.3f}"
         shown = beside if rows else ("", "")
-        rows.append([f"{weight:g}", f"**{bleu}**" if paired.bleu_b == top else bleu, *shown])
+        rows.append([f"{weight:g}", f"**{bleu}**" if paired.score_b == top else bleu, *shown])
     return markdown_table(["weight", "sacreBLEU", f"beside weight {weights[0]:g}", "p"], rows)

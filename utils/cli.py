@@ -23,7 +23,17 @@ MOST_THREADS = 1024  # with more than a machine can give, the process ends witho
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a bad command line as a UserError: one line and exit code 2, as for any mistake."""
+    """Reports a bad command line as a UserError: one line and exit code 2, as for any mistake.
+
+    --beam-size is read as --beam_size.
+    """
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        name, given, value = arg_string.partition("=")
+        known = name.replace("-", "_").replace("__", "--", 1)
+        if known in self._option_string_actions:
+            arg_string = known + given + value
+        return super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")

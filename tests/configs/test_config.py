@@ -160,7 +160,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("optim.schedule=plateau, optim.schedule.min_lr=2", "optim.schedule.min_lr = 2.0 .. lr ="),
         ("optim.objective=r_drop, optim.objective.alpha=-1", "optim.objective.alpha = -1.0: "),
         ("optim.objective=sim_cut, optim.objective.cut=1", "optim.objective.cut = 1.0: "),
-        ("optim.schedule=xlnet", "optim.schedule = 'xlnet' .. cosine, plateau"),
+        ("optim.schedule=xlnet", "optim.schedule = 'xlnet' .. cosine, linear, plateau"),
         ("data.corpus.test=", "'data.corpus.test' .. belongs to data.corpus=files"),
         ("tokenizer.path=x", "(subword) .. path belongs to tokenizer=saved"),
         (
@@ -235,6 +235,7 @@ ENCODER = {"model": {"position": {"kind": "cope", "encoder": {"kind": "rope", "b
         ("model.heads=1", "'model.heads': model has: n_heads, "),
         ("model.position.bass=1", "'model.position.bass': model.position (sinusoidal) has: base"),
         ("model.position=none, model.position.base=1", "(none) has no fields; base belongs to"),
+        ("training.num_layers=1", "'training' .. there is model.n_encoder_layers"),
         ("d_model=1", "'d_model' .. there is model.d_model"),
         ("model.max_len=1", "'model.max_len' .. there is data.max_len, decode.max_len"),
         ("train.lr=1", "'train.lr' .. there is optim.schedule.lr"),
@@ -298,7 +299,7 @@ def test_every_field_takes_an_extreme_value_or_names_it(cls: Any) -> None:
 
 def test_kinds_are_those_of_a_union_in_its_order() -> None:
     assert kinds(Position)["rope"] is Rope
-    schedules = "constant epoch_decay noam inverse_sqrt cosine plateau"
+    schedules = "constant epoch_decay noam inverse_sqrt cosine linear plateau"
     assert " ".join(kinds(schema.Schedule)) == schedules
 
     class Nameless(positions.PositionSection):

@@ -19,7 +19,7 @@ from experiments.comparison import Comparison
 from experiments.ranking import standings
 from experiments.store import Record, Sentences, add_record, append_line, read_store
 from experiments.trials import Runner, Trial
-from translation.metrics import quantile_interval, resampled_bleu, summed_bleu
+from translation.metrics import quantile_interval, resampled_scores, summed_bleu
 from utils.errors import UserError
 
 
@@ -197,7 +197,7 @@ def test_one_seed_has_the_bootstrap_over_sentences() -> None:
     weak, strong = made(200, 0.6, seed=1), made(200, 0.8, seed=2)
     found = standings({"weak": [[weak]], "strong": [[strong]]}, "weak", samples=500)
     assert list(found) == ["strong", "weak"]
-    low, high = resampled_bleu([weak, strong], 500, seed=0)
+    low, high = resampled_scores([weak, strong], 500, seed=0)
     assert found["strong"].interval == quantile_interval(high)
     apart = summed_bleu(strong.sum(0)) - summed_bleu(weak.sum(0))
     assert found["strong"].difference == (apart, *quantile_interval(high - low))

@@ -17,6 +17,7 @@ from configs.schema import (
     Cosine,
     EpochDecay,
     InverseSqrt,
+    Linear,
     ModelConfig,
     Noam,
     OptimConfig,
@@ -97,6 +98,11 @@ def test_cosine_warms_up_and_ends_at_its_final_fraction() -> None:
     assert seen[5] == pytest.approx(2 * (0.1 + 0.9 / 2))  # half-way between steps 2 and 10
     assert seen[9:] == pytest.approx([0.2] * 3)  # the last step, and past it
     assert all(a > b for a, b in zip(seen[1:9], seen[2:10]))
+
+
+def test_linear_warms_up_and_falls_by_the_same_at_each_step() -> None:
+    seen = rates(Linear(lr=2.0, warmup_steps=2, final_fraction=0.2), 12, total_steps=10)
+    assert seen == pytest.approx([1, 2, 1.8, 1.6, 1.4, 1.2, 1, 0.8, 0.6, 0.4, 0.4, 0.4])
 
 
 @pytest.mark.parametrize(

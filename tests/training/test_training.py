@@ -502,6 +502,9 @@ def test_a_deterministic_run_repeats_itself(
         ("--set train.max_epochs=0", "train.max_epochs = 0: allowed: an integer >= 1"),
         ("--nproc_per_node 0", "an integer >= 1"),
         ("--resume runs/none_at_all", "no such checkpoint or run folder"),
+        ("--lr 5e-4 --warmup-updates 9", "updates 9; --set sets fields: optim.schedule.lr"),
+        ("--max-tokens=4096", "--set sets fields: data.batch_size, train.max_tokens (see"),
+        ("--nproc-per-node=0", "argument --nproc_per_node: '0': must be an integer >= 1"),
         ("--epochs 3", "unrecognized arguments: --epochs 3 (see train.py --help)"),
     ],
 )

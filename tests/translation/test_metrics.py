@@ -122,7 +122,7 @@ def test_text_without_spaces_is_cut_as_sacrebleu_cuts_its_language(monkeypatch, 
     assert sacrebleu_score(hypotheses, references, "zho") == result.sacrebleu
     assert sacrebleu_score(hypotheses, references, "de") == 0
     paired = paired_bootstrap(hypotheses, references, references, samples=9, seed=0, language="cn")
-    assert (paired.bleu_a, paired.bleu_b) == pytest.approx((result.sacrebleu, 100))
+    assert (paired.score_a, paired.score_b) == pytest.approx((result.sacrebleu, 100))
     assert metrics.bleu_tokenizer("jap") == metrics.bleu_tokenizer("ja")  # as opus-mt-en-jap says
     # Where MeCab is missing, characters are counted, and the signature says so.
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
@@ -134,23 +134,28 @@ def test_text_without_spaces_is_cut_as_sacrebleu_cuts_its_language(monkeypatch, 
 @given(
     st.lists(st.tuples(*[st.lists(st.sampled_from("abc"), max_size=7)] * 2), min_size=1, max_size=4)
 )
-def test_vectorised_bleu_equals_sacrebleu_with_its_smoothing_on_any_corpus(pairs):
+def test_vectorised_scores_equal_sacrebleu_with_its_smoothing_on_any_corpus(pairs):
     hypotheses, references = ([" ".join(side) for side in sides] for sides in zip(*pairs))
     ours = float(metrics.summed_bleu(metrics.sentence_statistics(hypotheses, references).sum(0)))
     assert ours == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score, abs=1e-9)
+    ours = float(metrics.summed_chrf(metrics.chrf_statistics(hypotheses, references).sum(0)))
+    assert ours == pytest.approx(sacrebleu.corpus_chrf(hypotheses, [references]).score, abs=1e-9)
 
 
 def test_interval_is_close_to_sacrebleus_own_bootstrap_and_holds_the_score():
     references = make_corpus(300)
     hypotheses = damage(references, 0.2, seed=3)
     result = score(hypotheses, references, bootstrap_samples=2000)
-    theirs = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=1000)
     assert metrics.quantile_interval(np.arange(1001.0)) == (25, 975)
-    low, high = result.interval
-    assert score(hypotheses, references, bootstrap_samples=2000).interval == (low, high)
-    assert low < result.sacrebleu < high
-    assert (low + high) / 2 == pytest.approx(theirs._mean, abs=0.25)
-    assert (high - low) / 2 == pytest.approx(theirs._ci, rel=0.12)
+    assert score(hypotheses, references, bootstrap_samples=2000).interval == result.interval
+    for metric, value, (low, high) in (
+        (sacrebleu.BLEU(), result.sacrebleu, result.interval),
+        (sacrebleu.CHRF(), result.chrf, result.chrf_interval),
+    ):
+        theirs = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
+        assert low < value < high
+        assert (low + high) / 2 == pytest.approx(theirs._mean, abs=0.25)
+        assert (high - low) / 2 == pytest.approx(theirs._ci, rel=0.12)
 
 
 def test_resampling_in_chunks_draws_whole_samples_and_the_same_for_every_system(monkeypatch):
@@ -158,7 +163,7 @@ def test_resampling_in_chunks_draws_whole_samples_and_the_same_for_every_system(
     statistics = metrics.sentence_statistics(damage(references, 0.3, seed=4), references)
     # 7 samples at once: 50 is no multiple.
     monkeypatch.setattr(metrics, "_RESAMPLED_PER_CHUNK", 40 * 7)
-    first, second = metrics.resampled_bleu([statistics, statistics], 50, seed=0)
+    first, second = metrics.resampled_scores([statistics, statistics], 50, seed=0)
     whole = float(metrics.summed_bleu(statistics.sum(0)))
     assert np.array_equal(first, second)
     assert len(np.unique(first)) > 45
@@ -187,6 +192,7 @@ def test_empty_and_short_hypotheses_score_without_a_warning():
         empty = score(["", ""], ["a dog runs home", "a cat"], char_bleu=True)
         short = score(["dog", "a cat"], ["a dog runs home", "a cat"], char_bleu=True)
     assert (empty.bleu4, empty.sacrebleu, empty.chrf, empty.char_bleu) == (0, 0, 0, 0)
+    assert empty.chrf_interval == (0, 0)
     assert (empty.brevity_penalty, empty.length_ratio, empty.interval) == (0, 0, (0, 0))
     assert 0 <= short.bleu4 < 1e-50  # nltk's value without smoothing: no 4-gram, no score
     assert short.chrf > 0
@@ -205,15 +211,15 @@ def test_a_pair_is_compared_by_the_formula_both_ways_and_identical_systems_are_e
         for pair in ((a, b), (b, a), (a, a))
     )
     statistics = [metrics.sentence_statistics(lines, references) for lines in (a, b)]
-    scores_a, scores_b = metrics.resampled_bleu(statistics, 200, seed=3)
+    scores_a, scores_b = metrics.resampled_scores(statistics, 200, seed=3)
     against = min((scores_b <= scores_a).sum(), (scores_b >= scores_a).sum())
     assert 0 < against < 100
     assert forth.p_value == back.p_value == pytest.approx(2 * (against + 1) / 201)
     assert forth.interval == tuple(np.quantile(scores_b - scores_a, (0.025, 0.975)))
-    assert (forth.bleu_a, forth.bleu_b) == pytest.approx(
+    assert (forth.score_a, forth.score_b) == pytest.approx(
         [sacrebleu_score(lines, references) for lines in (a, b)], abs=1e-9
     )
-    assert forth.difference == forth.bleu_b - forth.bleu_a == -back.difference
+    assert forth.difference == forth.score_b - forth.score_a == -back.difference
     assert forth.n == 60
     assert (same.p_value, same.difference, same.interval) == (1.0, 0.0, (0.0, 0.0))
 
@@ -242,6 +248,7 @@ def test_scores_are_printed_as_aligned_rows():
     result = score(hypotheses, references, length_buckets=(1, 9, 10), char_bleu=True)
     text = format_scores(result)
     assert f"{result.sacrebleu:.2f}  95% interval" in text
+    assert f"{result.chrf:.2f}  95% interval {result.chrf_interval[0]:.2f} to" in text
     spans = re.findall(r"sacreBLEU, (.*? words?) ", text)
     assert spans == ["1 word", "2 to 9 words", "10 words", "11 or more words"]
     names = ("BLEU-4", "chrF", "length ratio", "character BLEU")

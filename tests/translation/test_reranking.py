@@ -123,7 +123,7 @@ def test_the_table_has_the_bleu_of_what_each_weight_chooses_beside_that_of_none(
         paired = paired_bootstrap(chosen[0], texts, references, samples=1000, seed=0)
         low, high = paired.interval
         beside = f"{paired.difference:+.2f} ({low:+.2f} to {high:+.2f})"
-        expected.append([f"{paired.bleu_b:.2f}", beside, f"{paired.p_value:.3f}"])
+        expected.append([f"{paired.score_b:.2f}", beside, f"{paired.p_value:.3f}"])
     for row, value in zip(expected, bleu):
         row[0] = f"**{row[0]}**" if value == max(bleu) else row[0]
     found = rows("--weight", "3", "--weight", "0.7")

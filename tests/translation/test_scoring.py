@@ -170,7 +170,7 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     one += [f"    ref    {theirs[first]}", f"  {chrf[first]:5.1f}    {ours[first]}"]
     assert lowest.splitlines()[:5] == [*one, f"line {second + 1}"]
     what = f"chrF differs most, {run.name} first:"
-    assert apart[1:8] == [what, *one, f"  100.0    {theirs[first]}", f"line {second + 1}"]
+    assert apart[2:9] == [what, *one, f"  100.0    {theirs[first]}", f"line {second + 1}"]
     assert line.startswith(f"test_beam: {run.name} ")
     assert f"{other.name} 100.00: second minus first +" in line
     assert float(re.findall(r"p = ([\d.]+)", line)[0]) < 0.01
@@ -178,19 +178,21 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     # is its own equal again.
     equal = "second minus first +0.00, 95% interval +0.00 to +0.00, p = 1.000"
     assert "replaced" not in capsys.readouterr().err
-    assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-1]
+    assert equal in score(*against, "--set", "decode.beam_size=2").splitlines()[-2]
     assert (
         "/results/test_beam.*, which were of other weights, another text or search"
         in capsys.readouterr().err
     )
     stored.write_text(chr(ord(references[0]) ^ 1) + references[1:], "utf-8")
-    assert equal in score(*against).splitlines()[-1]
+    of_bleu, of_chrf = score(*against).splitlines()[-2:]
+    assert equal in of_bleu
+    assert re.fullmatch(rf"chrF ([0-9.]+), \1: {re.escape(equal)}", of_chrf)
     # Of one run, however its path is spelt, the checkpoints are named; an ensemble says that it is.
     last = os.path.relpath(Run(run).files(REGULAR)[-1])
-    line = score("--model_path", run, "--compare", last, "--limit", "2").splitlines()[-1]
+    line = score("--model_path", run, "--compare", last, "--limit", "2").splitlines()[-2]
     assert f": {Run(run).best().name} " in line
     assert f" {Path(last).name} " in line
-    line = score("--model_path", run, last, "--compare", run, "--limit", "2").splitlines()[-1]
+    line = score("--model_path", run, last, "--compare", run, "--limit", "2").splitlines()[-2]
     # The results of one checkpoint do not take the place of another's.
     score("--model_path", last, "--limit", "2", *FEW)
     score("--model_path", run, "--limit", "2", *FEW)
