@@ -190,7 +190,8 @@ class Doubts:
     ) -> None:
         self.loaded, self.most, self.where, self.skipped = loaded, most, where, skipped
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
-        self.shortened = self.in_capitals = self.cut_off = self.first = self.n_lines = 0
+        self.shortened, self.in_capitals, self.cut_off = list[int](), list[int](), list[int]()
+        self.first = self.n_lines = 0
 
     def fitting(
         self,
@@ -224,35 +225,42 @@ class Doubts:
             self.long.append(n_tokens)
 
     def compare(self, items: Sequence[Translated], *, whole: bool) -> None:
-        """Count what was cut off; if lines are searched whole, too few sentences and capitals."""
+        """Note what was cut off; if lines are searched whole, too few sentences and capitals."""
         from translation.sentences import lower_capitals, split_sentences
 
+        data = self.loaded.config.data
+        for number, item in enumerate(items, start=self.n_lines + 1):
+            shown = (item.greedy, *item.beam[:1])
+            self.cut_off += [number] * any(each and not each.finished for each in shown)
+            if whole:
+                n = len(split_sentences(item.src, data.src_lang))
+                few = n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
+                self.shortened += [number] * few
+                self.in_capitals += [number] * (lower_capitals(item.src) != item.src)
         self.n_lines += len(items)
-        shown = ((item.greedy, *item.beam[:1]) for item in items)
-        self.cut_off += sum(any(each and not each.finished for each in one) for one in shown)
-        data, items = self.loaded.config.data, items if whole else []
-        for item in items:
-            n = len(split_sentences(item.src, data.src_lang))
-            self.in_capitals += lower_capitals(item.src) != item.src
-            self.shortened += n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
 
     def tell(self, split: str) -> None:
         """Print the warnings; split: the flag that translates each sentence by itself."""
-        if self.skipped:
-            skipped = sorted(set(self.skipped))
-            some = ", ".join(map(str, skipped[:20])) + ", ..." * (len(skipped) > 20)
-            warning = f"lines left empty, too long or not UTF-8: {len(skipped):,}: {some}"
-            print(f"warning: {warning}", file=sys.stderr)
-        if self.in_capitals:
-            warning = f"lines in capitals: {self.in_capitals:,}; {split} translates them"
-            print(f"warning: {warning} as if they were not", file=sys.stderr)
-        if self.cut_off:
-            warning = f"translations cut off by the limits of length: {self.cut_off:,}; raise "
-            print(f"warning: {warning}decode.max_len or decode.max_len_ratio", file=sys.stderr)
-        if self.shortened:
-            warning = "lines of several sentences with fewer in the translation: "
-            warning += f"{self.shortened:,}; {split} translates each sentence by itself"
-            print(f"warning: {warning}", file=sys.stderr)
+        warnings = {
+            "lines left empty, too long or not UTF-8": (sorted(set(self.skipped or ())), ""),
+            "lines in capitals": (
+                self.in_capitals,
+                f"; {split} translates them as if they were not",
+            ),
+            "translations cut off by the limits of length": (
+                self.cut_off,
+                "; raise decode.max_len or decode.max_len_ratio",
+            ),
+            "lines of several sentences with fewer in the translation": (
+                self.shortened,
+                f"; {split} translates each sentence by itself",
+            ),
+        }
+        for what, (numbers, remedy) in warnings.items():
+            if numbers:
+                some = ", ".join(map(str, numbers[:20])) + ", ..." * (len(numbers) > 20)
+                some = f" ({self.where} {some})" if self.where else ""
+                print(f"warning: {what}: {len(numbers):,}{some}{remedy}", file=sys.stderr)
         if self.long and self.loaded.step:  # of an imported model's training nothing is known
             warning = "inputs longer than any sentence in training (data.max_len = "
             warning += f"{self.loaded.config.data.max_len}), where the model may do poorly: "

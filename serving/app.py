@@ -16,13 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from serving.batcher import Batcher, Full
 from serving.measures import Hosts, Measures, Watched
 from serving.tasks import MOST_SHOWN, Served, Task
-from translation.sentences import lower_capitals, separator
+from translation.sentences import lower_capitals, margin, separator
 from utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -131,12 +131,18 @@ class Service:
         model, pairs = self.models[name], paired(lines, begun)
         self._bound([*texts, *begun], 0)  # before they are cut
         parts = [[line] if line.strip() else [] for line, _ in pairs]
+        margins = [""] * len(parts)
         if as_flag(asked, "split_sentences", default=True):
-            parts = [[s for line in part for s in model.sentences(line)] for part in parts]
+            margins = [margin(line) for line, _ in pairs]
+            parts = [
+                [s for line in part for s in model.sentences(line.removeprefix(before))]
+                for before, part in zip(margins, parts)
+            ]
         self._bound([*texts, *begun], sum(map(len, parts)))
         items: list[tuple[str, str]] = []
-        for number, ((_, prefix), part) in enumerate(zip(pairs, parts)):
-            for sentence, begins in zip(part, model.beginnings(prefix, len(part))):
+        for number, ((_, prefix), before, part) in enumerate(zip(pairs, margins, parts)):
+            begun = model.beginnings(prefix.removeprefix(before), len(part))
+            for sentence, begins in zip(part, begun):
                 small = lower_capitals(sentence)
                 begins = begins if small == sentence else lower_capitals(begins, 1)
                 model.require_short(small, prefix=begins, number=number)
@@ -151,7 +157,12 @@ class Service:
             for sentence, (small, _), each in zip(sentences, items, found)
         ]
         each, between = iter(found), separator(model.tgt_lang)
-        of_lines = iter([_joined([next(each) for _ in part], between) for part in parts])
+        of_lines = iter(
+            [
+                _joined([next(each) for _ in part], between, before) if part else []
+                for before, part in zip(margins, parts)
+            ]
+        )
         ranked = [_joined([next(of_lines) for _ in text])[: 1 + n_more] for text in lines]
         answer: dict[str, Any] = {"translatedText": [each[0]["text"] for each in ranked]}
         if n_more:
@@ -364,12 +375,13 @@ def as_count(asked: Mapping[str, Any], key: str, most: int) -> int:
 def paired(texts: list[list[str]], prefixes: list[str]) -> list[tuple[str, str]]:
     """The lines of all texts, each with its prefix, "" if it has none. Raises HTTPException."""
     if len(texts) != len(prefixes):
-        raise HTTPException(400, f"prefix: {len(prefixes)} texts for {len(texts)} in q")
+        raise HTTPException(400, f"prefix has {len(prefixes)} texts, and q {len(texts)}")
     pairs: list[tuple[str, str]] = []
     for lines, prefix in zip(texts, prefixes):
         begun = prefix.rstrip().split("\n")
         if len(begun) > len(lines):
-            raise HTTPException(400, f"prefix: {len(begun)} lines for a text of {len(lines)} lines")
+            said = f"the beginning (prefix) has {len(begun)} lines, and the text {len(lines)}"
+            raise HTTPException(400, said)
         pairs += itertools.zip_longest(lines, begun, fillvalue="")
     return pairs
 
@@ -388,23 +400,29 @@ def as_flag(asked: Mapping[str, Any], key: str, *, default: bool = False) -> boo
 
 def _in_capitals(ranked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The n best in capitals, the better of two that then have the same text."""
-    scores: dict[str, float] = {}
+    best: dict[str, dict[str, Any]] = {}
     for each in ranked:
-        scores.setdefault(each["text"].upper(), each["score"])
-    return [{"text": text, "score": score} for text, score in scores.items()]
+        text = each["text"].upper()
+        best.setdefault(text, {**each, "text": text})
+    return list(best.values())
 
 
 def _joined(
-    lines: Sequence[Sequence[Mapping[str, Any]]], between: str = "\n"
+    lines: Sequence[Sequence[Mapping[str, Any]]], between: str = "\n", before: str = ""
 ) -> list[dict[str, Any]]:
-    """The n best of a text from those of its lines: all best lines joined, all second, ..."""
-    found = []
-    for rank in range(min((len(line) for line in lines if line), default=1 if lines else 0)):
-        texts = [line[rank]["text"] if line else "" for line in lines]
+    """The n best of a text from those of its lines: all best lines joined, all second, ...
+
+    A line that has fewer gives its last; before: what the text begins with.
+    """
+    found, there = [], [line for line in lines if line]
+    for rank in range(max(map(len, there), default=1)):
+        chosen = [line[min(rank, len(line) - 1)] if line else None for line in lines]
+        texts = [each["text"] if each else "" for each in chosen]
         if between != "\n":
             texts = [text.strip() for text in texts if text.strip()]
-        score = sum(line[rank]["score"] for line in lines if line)
-        found.append({"text": between.join(texts), "score": score})
+        score = sum(each["score"] for each in chosen if each)
+        finished = all(each["finished"] for each in chosen if each)
+        found.append({"text": before + between.join(texts), "score": score, "finished": finished})
     return found
 
 
@@ -416,8 +434,10 @@ async def _going(request: Request) -> None:
 
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if "text/html" in request.headers.get("accept", ""):  # a person follows the explorer's link
+        return PlainTextResponse(error.detail, error.status_code, error.headers)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def unfit(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": " ".join(str(error).split())}, 400)
+    return await refused(request, HTTPException(400, " ".join(str(error).split())))

@@ -54,10 +54,11 @@ function setModel() {
   at("target-name").textContent = language(model.target);
   document.title = `${language(model.source)} to ${language(model.target)}`;
   text.lang = tag(model.source);
-  text.placeholder = model.source === "fr" ? "Le chat dort." : "";
+  text.placeholder = `Type or paste ${language(model.source)}`;
+  at("prefix").placeholder = `Optional: how the ${language(model.target)} should begin`;
   const score = model.mbr
-    ? `Expected ${model.mbr} against all translations found, itself included, summed over the sentences: higher is better.`
-    : "Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
+    ? `Best first. Expected ${model.mbr} against all translations found, itself included, summed over the sentences: higher is better.`
+    : "Best first. Log-probability over the length penalty, summed over the sentences: nearer to zero is likelier.";
   const last = model.searches[0] === "sample" ? "" : " Those cut off at the greatest length come last.";
   at("ranked-note").textContent = score + last;
   at("best").lang = at("prefix").lang = tag(model.target);
@@ -70,8 +71,11 @@ function setModel() {
 
 function later() {
   clearTimeout(timer);
+  at("copy").disabled = true; // what stands there is of another text
+  for (const box of [text, at("prefix")]) sessionStorage.setItem(box.id, box.value); // for a reload
   const n = [...text.value, ...at("prefix").value].length; // whole characters, as the server counts
   at("length").textContent = `${n.toLocaleString("en")} of ${most.toLocaleString("en")} characters`;
+  at("length").className = n > most ? "bad" : "";
   offer();
   timer = setTimeout(translate, PAUSE);
 }
@@ -93,6 +97,7 @@ async function translate() {
     return;
   }
   at("best").classList.add("waiting");
+  at("copy").disabled = true;
   const body = {
     q, source: chosen().source, target: chosen().target, format: "text", model: chosen().name,
     prefix: at("prefix").value, search, alternatives: greedy ? 0 : Number(at("count").value) - 1, details: true,
@@ -102,14 +107,16 @@ async function translate() {
     const answer = await ask("translate", body, here.signal).finally(() => clearTimeout(slow));
     if (here !== under_way) return;
     show(answer.hypotheses);
-    say(`${Math.round(performance.now() - begun)} ms`);
+    const cut = answer.hypotheses[0].finished ? "" : "cut off at the greatest length; ";
+    say(`${cut}${Math.round(performance.now() - begun)} ms`);
     if (text.value === q) offer(answer.sentences[0]?.[0]);
     if (chosen().attention) await link(answer.sentences, here);
   } catch (error) {
     if (here !== under_way || error.name === "AbortError") return;
     show([]); // what stood there is of another text
     say(told(error), true);
-    if (error.later) timer = setTimeout(translate, 1000 * error.later);
+    const pause = error instanceof TypeError ? AGAIN : 1000 * error.later;
+    if (pause) timer = setTimeout(translate, pause);
   }
 }
 
@@ -194,18 +201,23 @@ async function start() {
   most = offered.max_chars;
   at("model").replaceChildren(...models.map((model) => element("option", model.name)));
   setModel();
-  for (const box of [text, at("prefix")]) box.addEventListener("input", later);
+  for (const box of [text, at("prefix")]) {
+    box.value ||= sessionStorage.getItem(box.id) ?? "";
+    box.addEventListener("input", later);
+  }
+  text.addEventListener("input", () => { // a beginning is of one text
+    if (!text.value.trim()) at("prefix").value = "";
+  });
   at("model").addEventListener("change", () => { setModel(); offer(); translate(); });
   at("search").addEventListener("change", translate);
   at("count").addEventListener("change", translate);
-  at("copy").hidden = !navigator.clipboard; // of secure addresses and loopback
   at("copy").addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(at("best").textContent);
-      say("copied");
-    } catch {
-      say("the browser does not allow copying", true);
-    }
+    getSelection().selectAllChildren(at("best")); // where there is no clipboard: over plain http
+    const copied = navigator.clipboard
+      ? navigator.clipboard.writeText(at("best").textContent).then(() => true, () => false)
+      : document.execCommand("copy");
+    if (await copied) say("copied");
+    else say("the browser does not allow copying", true);
   });
   later();
 }

@@ -101,16 +101,17 @@ class Served:
         decode = self.translator.decode
         n_best = task.n_best
         if task.search != "sample":  # with mbr the best is chosen among as many as elsewhere
-            n_best = decode.n_best if decode.mbr else min(n_best, decode.beam_size)
+            several = decode.beam_size if n_best > 1 else 1  # of which some may have one text
+            n_best = decode.n_best if decode.mbr else several
         elif decode.mbr:
             n_best = max(n_best, decode.n_best)
         texts, prefixes = map(list, zip(*items))
         found = self.translator.translate(texts, search=task.search, n_best=n_best, prefix=prefixes)
         answers = []
         for each in found:
-            scores: dict[str, float] = {}  # the best of those with the same text in other pieces
+            best: dict[str, dict[str, Any]] = {}  # of those with the same text in other pieces
             for h in each.hypotheses:
-                scores.setdefault(as_line(h.text), h.score)
-            ranked = itertools.islice(scores.items(), task.n_best)
-            answers.append([{"text": text, "score": score} for text, score in ranked])
+                text = as_line(h.text)
+                best.setdefault(text, {"text": text, "score": h.score, "finished": h.finished})
+            answers.append(list(itertools.islice(best.values(), task.n_best)))
         return answers

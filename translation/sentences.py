@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import cache
+from unicodedata import category
 
 from translation.answers import Candidate
 from utils.languages import language_code
@@ -14,7 +15,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """The sentences of a line, without the white space between them; a blank line is one.
 
     sentencex cuts. What Moses's lists call no end (`M. Dupont`, `art. 5`) and a number alone
-    (`1. Un`) are joined to what follows. Text that is not Unicode is not cut.
+    (`1. Un`, `II. Un`) are joined to what follows. Text that is not Unicode is not cut.
     """
     from sentencex import segment
 
@@ -22,6 +23,8 @@ def split_sentences(text: str, language: str) -> list[str]:
         return [text]
     code = language_code(language) or "en"
     plain = re.sub(r"[^\S\n]", " ", text)  # it panics at other white space between "M" and "."
+    # To it no sentence ends in the one character.
+    plain = re.sub(r"…(?= \W*(\w))", lambda m: "." if m[1].isupper() else m[0], plain)
     found, start, end, spoken = list[str](), 0, 0, False
     for piece in segment(code, plain):
         cut, end = end, end + len(piece)
@@ -30,9 +33,16 @@ def split_sentences(text: str, language: str) -> list[str]:
         if cut > start and spoken and not inside and _ends(last, text[cut:end], code):
             found.append(text[start:cut])
             start, spoken = cut, False
-        spoken = spoken or re.search(r"[^\W\d_]", text[cut:end]) is not None  # has a letter
+        words = re.sub(r"^\s*[IVXLC]+\.", "", text[cut:end])
+        spoken = spoken or re.search(r"[^\W\d_]", words) is not None  # has a letter
     found.append(text[start:])
     return [piece.strip() for piece in found if piece.strip()] or [text]
+
+
+def margin(line: str) -> str:
+    """How a line begins that is not translated: white space, and the sign of an item in a list."""
+    found = re.match(r"\s*(?:(?:[-–—*•·▪]|\d{1,3}[.)]|[a-z]\))\s+)?", line)
+    return found[0] if found and found.end() < len(line) else ""
 
 
 def lower_capitals(text: str, least: int = 5) -> str:
@@ -40,7 +50,7 @@ def lower_capitals(text: str, least: int = 5) -> str:
 
     One of fewer letters than `least` stays too: it may be an abbreviation.
     """
-    letters = [char for char in text if char.isalpha() and char not in "ªº"]
+    letters = [char for char in text if char.isalpha() and category(char) not in ("Lm", "Lo")]
     if len(letters) < least or not all(map(str.isupper, letters)):
         return text
 
@@ -83,6 +93,8 @@ def _ends(before: str, after: str, code: str) -> bool:
         date = r"\b(?i:(?:av|apr?)\.?\s*|(?:avant|après|depuis)\s)J\.-C"
         known = re.search(rf"({date}|[EÉR]\.-U|[CN]\.-B)\.$", before)
         return known is not None and re.sub(r"[\W_]+", "", after)[:1].isupper()
+    if re.search(r"\d\s?[a-z]{1,2}\.$", before) and re.sub(r"[\W_]+", "", after)[:1].isupper():
+        return True  # a unit: 14 h. Il
     word = re.search(r"(?<![\w.-])([\w.-]+)\.$", before)
     if word is None or word[1] not in _abbreviations(code):
         return True

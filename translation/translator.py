@@ -36,7 +36,7 @@ from translation.engines import CTranslate2
 from translation.forcing import attention_weights, token_log_probs
 from translation.loading import LoadedRun, load_run
 from translation.search import BatchSearch, in_batches, limits_of, pad_sources
-from translation.sentences import join_candidates, lower_capitals, split_sentences
+from translation.sentences import join_candidates, lower_capitals, margin, split_sentences
 from translation.settings import config_change
 from translation.workers import Workers
 from utils.errors import UserError
@@ -210,8 +210,8 @@ class Translator:
         and tokens before any line of the chunk is translated. prefixes: see `translate`; if there
         are not as many as lines, UserError is raised in place of the last chunk. sentences_of: the
         sources' language; each sentence of a line is translated by itself, without prefixes, and
-        the translations are joined. One in capitals is translated as if it were not, and its
-        translation put in capitals.
+        the translations are joined, after the line's `margin`. One in capitals is translated as if
+        it were not, and its translation put in capitals.
         """
         pairs: Iterator[tuple[str, str]] = ((line, "") for line in lines)
         if prefixes is not None:
@@ -220,8 +220,11 @@ class Translator:
         while both := list(itertools.islice(rest, chunk)):
             texts, begun = map(list, zip(*both))
             parts = [[text] for text in texts]
+            margins = [""] * len(texts)
             if sentences_of is not None:
-                parts = [split_sentences(text, sentences_of) for text in texts]
+                margins = list(map(margin, texts))
+                inner = map(str.removeprefix, texts, margins)
+                parts = [split_sentences(text, sentences_of) for text in inner]
                 begun = [""] * sum(map(len, parts))
             flat = list(itertools.chain(*parts))
             plain = flat if sentences_of is None else list(map(lower_capitals, flat))
@@ -232,16 +235,21 @@ class Translator:
             best: list[Candidate | None] = [None] * len(texts)
             beams: list[list[Candidate]] = [[] for _ in texts]
             if greedy:
-                found = self._of_lines(parts, plain, sources, begun, greedy=True, first=first)
+                found = self._of_lines(
+                    parts, margins, plain, sources, begun, greedy=True, first=first
+                )
                 best = [candidates[0] for candidates in found]
             if beam:
-                beams = self._of_lines(parts, plain, sources, begun, greedy=False, first=first)
+                beams = self._of_lines(
+                    parts, margins, plain, sources, begun, greedy=False, first=first
+                )
             done, first = done + len(texts), first + len(sources)
             yield list(map(Translated, texts, best, beams))
 
     def _of_lines(
         self,
         parts: Sequence[Sequence[str]],
+        margins: Sequence[str],
         plain: Sequence[str],
         sources: Sequence[Sequence[int]],
         prefixes: Sequence[str],
@@ -261,7 +269,11 @@ class Translator:
             for text, small, of_one in zip(itertools.chain(*parts), plain, candidates)
         )
         of_lines = (list(itertools.islice(each, len(part))) for part in parts)
-        return [join_candidates(of_line, self.searcher.language) for of_line in of_lines]
+        joined = (join_candidates(of_line, self.searcher.language) for of_line in of_lines)
+        return [
+            [replace(c, text=before + c.text) for c in of_line] if before else of_line
+            for before, of_line in zip(margins, joined)
+        ]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Source ids, each with EOS, of each `plain_text`. UserError: it is not Unicode."""

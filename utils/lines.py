@@ -21,6 +21,7 @@ from utils.files import atomic_path, write_errors
 STANDARD_INPUT = "standard input"
 MAX_LINE = 1 << 20  # bytes: a file that is no text may have a line of any length
 CHUNK = 1 << 20
+NO_TEXT = (b"PK\x03\x04", b"%PDF", b"{\\rtf", b"\xd0\xcf\x11\xe0")  # .docx and .odt, .doc
 
 
 def open_source(path: Path | None) -> tuple[IO[bytes], str]:
@@ -82,6 +83,8 @@ def read_lines(file: IO[bytes], name: str, skipped: list[int] | None = None) -> 
             if len(line.removesuffix(b"\n")) > MAX_LINE:
                 reason = f"more than {MAX_LINE:,} bytes; is it text, one sentence a line?"
                 raise UserError(f"{name}, line {number:,}: {reason}")
+            if number == 1 and line.startswith(NO_TEXT):
+                raise UserError(f"{name}: a document or an archive: save it as plain text in UTF-8")
             line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             line = line.removesuffix(b"\n").removesuffix(b"\r")
             if skipped is not None and not is_utf8(line):

@@ -58,6 +58,22 @@ def test_typing_choosing_and_linking(browser: Chrome, server: Server) -> None:
     prefix.send_keys(6 * Keys.BACKSPACE)
     greedy = server.translate(q="Le chat dort.", search="greedy").json()["translatedText"]
     until(browser, lambda: text_of(browser, "best") == greedy)
+    write(browser, "Le chat")  # another text than the one translated
+    assert not browser.find_element(By.ID, "copy").is_enabled()
+    write(browser, "Le chat dort.")
+    until(browser, lambda: browser.find_element(By.ID, "copy").is_enabled())
+    browser.find_element(By.ID, "copy").click()
+    until(browser, lambda: text_of(browser, "status") == "copied")
+    assert browser.execute_script("return getSelection().toString()") == greedy
+    prefix.send_keys("We")
+    browser.refresh()
+    until(browser, lambda: text_of(browser, "best").startswith("We"))
+    assert browser.find_element(By.ID, "text").get_property("value") == "Le chat dort."
+    write(browser, "")  # and what it began with goes too
+    assert browser.find_element(By.ID, "prefix").get_property("value") == ""
+    write(browser, "Le chat dort.")
+    Select(browser.find_element(By.ID, "search")).select_by_visible_text("greedy")
+    until(browser, lambda: text_of(browser, "best") == greedy)
     assert not browser.find_element(By.ID, "ranked-part").is_displayed()
     assert not browser.find_element(By.ID, "count").is_enabled()
     models = Select(browser.find_element(By.ID, "model"))
@@ -122,10 +138,11 @@ def test_a_model_without_attention_and_scores_of_another_kind(
         until(browser, lambda: text_of(browser, "length"))
         write(browser, "Le chat dort.\nIl fait froid.")
         until(browser, lambda: text_of(browser, "status").endswith(" ms"))
+        assert text_of(browser, "status").startswith("cut off at the greatest length; ")
         assert text_of(browser, "best").count("\n") == 1  # not the error of linking
         assert not browser.find_element(By.ID, "explore").is_displayed()
         assert browser.execute_script("return chosen().name") == "a  b"  # an option shows "a b"
-        assert text_of(browser, "ranked-note").startswith("Expected chrf against all")
+        assert text_of(browser, "ranked-note").startswith("Best first. Expected chrf against")
         items = browser.find_elements(By.CSS_SELECTOR, "#ranked li")
         assert {item.get_attribute("lang") for item in items} == {"en"}
         Select(browser.find_element(By.ID, "model")).select_by_index(1)

@@ -175,8 +175,9 @@ def test_a_list_a_form_and_lines(server: Server, sentences: list[str], right: Ri
 @pytest.mark.parametrize(
     ("decode", "n_best", "searched"),
     [
-        (DecodeConfig(), 3, 3),
-        (DecodeConfig(), 99, 5),  # as many as a beam has
+        (DecodeConfig(), 1, 1),
+        (DecodeConfig(), 3, 5),  # as many as a beam has, since some have one text
+        (DecodeConfig(), 99, 5),
         (DecodeConfig(mbr="chrf"), 3, 5),  # all that are compared
         (DecodeConfig(mbr="chrf", n_best=2), 3, 2),  # and no others
         (DecodeConfig(search=Sampling(), n_best=2), 99, 99),
@@ -186,13 +187,16 @@ def test_what_spells_the_same_is_given_once(
     decode: DecodeConfig, n_best: int, searched: int
 ) -> None:
     beam = {-1.0: "the cat", -2.0: "the\ncat", -3.0: "a cat"}
-    ranked = [SimpleNamespace(text=text, score=score) for score, text in beam.items()]
+    ranked = [
+        SimpleNamespace(text=text, score=score, finished=score > -3) for score, text in beam.items()
+    ]
     translate = mock.Mock(return_value=[SimpleNamespace(hypotheses=ranked)])
     translator: Any = SimpleNamespace(decode=decode, translate=translate)
     served = Served(cast(Any, None), translator)
     task = Task("", "translate", served.searches[0], n_best)
     [answer] = served.do(task, [("le chat", "")])
-    assert answer == [{"text": "the cat", "score": -1.0}, {"text": "a cat", "score": -3.0}]
+    first = {"text": "the cat", "score": -1.0, "finished": True}
+    assert answer == [first, {"text": "a cat", "score": -3.0, "finished": False}][:n_best]
     assert translate.call_args.kwargs["n_best"] == searched
 
 
@@ -224,11 +228,18 @@ def test_translations_that_capitals_make_equal_are_one() -> None:
     assert _in_capitals(ranked) == found
 
 
-def test_a_text_has_as_many_alternatives_as_each_of_its_lines() -> None:
-    one, two, three = ({"text": text, "score": -score} for score, text in enumerate("abc", start=1))
-    assert _joined([[one, two], [], [three]]) == [{"text": "a\n\nc", "score": -4}]
+def test_a_text_has_as_many_alternatives_as_any_of_its_lines() -> None:
+    one, two, three = (
+        {"text": text, "score": -score, "finished": score < 3}
+        for score, text in enumerate("abc", start=1)
+    )
+    assert _joined([[one, two], [], [one]], before="- ") == [
+        {"text": "- a\n\na", "score": -2, "finished": True},
+        {"text": "- b\n\na", "score": -3, "finished": True},  # the last of a line with fewer
+    ]
     assert [each["text"] for each in _joined([[one, two], [three, one]])] == ["a\nc", "b\na"]
-    assert (_joined([]), _joined([[], []])) == ([], [{"text": "\n", "score": 0}])
+    assert [each["finished"] for each in _joined([[one, two], [three, one]])] == [False, True]
+    assert _joined([[], []]) == [{"text": "\n", "score": 0, "finished": True}]
 
 
 def test_each_sentence_of_a_line_is_translated_by_itself(
@@ -242,6 +253,9 @@ def test_each_sentence_of_a_line_is_translated_by_itself(
     assert answer["sentences"] == [[[s, best[s]] for s in (a, b, c)], [[c, best[c]]]]
     one, other, third = (right[each][1].text for each in (a, b, c))
     assert answer["alternatives"][0] == [f"{one} {other}\n\n{third}"]
+    listed = server.translate(q=f"  - {a}\n\t{b}", prefix="  - They").json()["translatedText"]
+    assert listed.startswith("  - They")
+    assert listed.endswith(f"\n\t{best[b]}")
     begun = server.translate(q=f"{a} {b}", prefix="They").json()["translatedText"]
     assert begun.startswith("They")
     assert begun.endswith(f" {best[b]}")
@@ -315,8 +329,12 @@ def test_what_it_offers(server: Server, trained_run: Path) -> None:
         ({"q": "a", "details": []}, 400, "details = []: true or false"),
         ({"q": "a", "details": "many"}, 400, "details = 'many': true or false"),
         ({"q": "\ud800"}, 400, "not valid Unicode"),
-        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix: 1 texts for 2 in q"),
-        ({"q": "a\nb", "prefix": "x\ny\nz"}, 400, "prefix: 3 lines for a text of 2"),
+        ({"q": ["a", "b"], "prefix": "x"}, 400, "prefix has 1 texts, and q 2"),
+        (
+            {"q": "a\nb", "prefix": "x\ny\nz"},
+            400,
+            "the beginning (prefix) has 3 lines, and the text 2",
+        ),
         ({"q": "a", "prefix": False}, 400, "prefix: give a text or a list of texts"),
         (
             {"q": "a\n\na", "prefix": "\n\n" + "the " * 200},
@@ -433,7 +451,7 @@ class Slow:
         assert self.may_end.wait(20)
         if "broken" in texts:
             raise Panic("a secret of /root")
-        return [[{"text": text.upper(), "score": 0.0}] for text in texts]
+        return [[{"text": text.upper(), "score": 0.0, "finished": True}] for text in texts]
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def test_a_text_that_was_read_is_said_by_heart(
     """The model translates badly, but each state of a reference finds itself in the datastore."""
     score = ["--model_path", str(run), "--split", "validation", "--search", "greedy"]
     test_script.main([*score, *settings(store), "--compare", str(run)])  # without neighbours
-    line = capsys.readouterr().out.splitlines()[-1]
+    line = capsys.readouterr().out.splitlines()[-2]
     assert " with neighbours 100.00, " in line
     assert " 0.03: second minus first -99.97, " in line
     results = run / "results"

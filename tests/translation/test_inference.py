@@ -263,6 +263,9 @@ def test_a_failure_leaves_the_earlier_output_and_what_was_translated(
         kept.write_text(f"try {n}\n")
         infer("--model_path", trained_run, *args).error()
         assert (tmp_path / f"{kept.name}.{n}").read_text() == f"try {n}\n"
+    source.write_bytes(b"PK\x03\x04 [Content_Types].xml\n")
+    said = infer("--model_path", trained_run, *args).error()
+    assert said == f"{source}: a document or an archive: save it as plain text in UTF-8"
 
 
 def test_an_interrupt_leaves_complete_lines(
@@ -436,16 +439,16 @@ def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
     whole = infer(*one, stdin=b"Oui.\n\n\nNon.\n")
     few = ("--set", "decode.max_len=9")
     ended = infer(*one, *few, "--src_file", file, "--skip_bad", "--split_sentences")
-    assert "lines left empty, too long or not UTF-8: 2: 2, 3\n" in ended.err
+    assert f"lines left empty, too long or not UTF-8: 2 ({file}, line 2, 3)\n" in ended.err
     lines = lines_of(ended.out)
     assert (len(lines), bool(lines[4])) == (5, True)  # each sentence is short enough
     ended = infer(*one, "--src_file", file, "--skip_bad")
-    assert "lines left empty, too long or not UTF-8: 3: 2, 3, 5\n" in ended.err
+    assert f"lines left empty, too long or not UTF-8: 3 ({file}, line 2, 3, 5)\n" in ended.err
     assert ended.out == f"{whole.out}\n"
     given, one = tmp_path / "given.en", one[:2]  # a translation may be bad as well
     given.write_bytes(b"Yes.\nx\ny\n\xff\nz\n")
     scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad")
-    assert "lines left empty, too long or not UTF-8: 4: 2, 3, 4, 5\n" in scored.err
+    assert "lines left empty, too long or not UTF-8: 4 (pair 2, 3, 4, 5)\n" in scored.err
     assert scored.out == infer(*one, "--src_text", "Oui.", "--tgt_text", "Yes.").out + "\n" * 4
     given.write_text("Yes.\nx\ny\n" + "word. " * 4000 + "\nz\n")
     scored = infer(*one, "--src_file", file, "--tgt_file", given, "--skip_bad", "--json")
@@ -468,12 +471,13 @@ def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_an
     assert len(lines_of(ended.out)) == 3
     words = r"warning: inputs longer .*data\.max_len = 96.*: 2, of up to [\d,]+ tokens, "
     words += r"the first in standard input, line 1\n"
-    cut = "warning: translations cut off by the limits of length: 3; raise decode.max_len or "
+    cut = r"warning: translations cut off by the limits of length: 3 \(standard input, line 1, 2, "
+    cut += r"3\); raise decode\.max_len or "
     assert re.fullmatch(rf"{cut}decode\.max_len_ratio\n{words}", ended.err)
     doubts = inference.Doubts(load_run(trained_run), 9, "")
     for greedy in (replace(NOTHING, finished=False), NOTHING, None):  # beside a beam's that ended
         doubts.compare([Translated("Oui.", greedy, [NOTHING])], whole=False)
-    assert doubts.cut_off == 1
+    assert doubts.cut_off == [1]
 
 
 def test_long_sentences_make_smaller_batches_and_the_same_translations(

@@ -19,7 +19,8 @@ infer = scripted(inference.main)
 @pytest.mark.parametrize(
     ("language", "sentences"),
     [
-        ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… Enfin !", "Bon."]),
+        ("fr", ["M. Dupont est là.", "Il dit : « Oui. Ça va ? »", "Puis il part… enfin !", "Bon."]),
+        ("fr", ["Il part…", "Enfin !", "Quoi ?…", "À 14 h.", "Ou à 2 m.", "II. Un.", "P. 5."]),
         ("fr", ["1. Un.", "2. Deux.", "L'art. 5 et l'al. 3 de J. R. Roy.", "Salut !", "Ça va ?"]),
         ("fr", ["M. J.-P. Roy est né en 4 av. J.-C. à Rome.", "En 5 Av J.-C.", "« Il dort. »"]),
         ("fr", ["J.-C. Roy aime les É.-U. depuis peu.", "Il vit aux É.-U.", "– Oui ?", "-Non."]),
@@ -57,6 +58,7 @@ def test_no_text_is_lost(text: str) -> None:
         ("OTAN B-52", "Otan b-52"),
         ("OTAN 52", None),  # four letters
         ("我爱 USA", None),  # letters that have no case
+        ("CʼHOAR HA ʻŌ", "Cʼhoar ha ʻō"),  # these two do not count
         ("", None),
     ],
 )
@@ -74,7 +76,8 @@ def test_a_sentence_in_capitals_is_translated_as_if_it_were_not(
     found = json.loads(infer(*text, line, "--split_sentences", "--json").out)
     assert shouted != shouted.upper()
     assert found["beam"][0]["text"] == f"{shouted.upper()} {said}"
-    told = "warning: lines in capitals: 1; --split_sentences translates them as if they were not\n"
+    told = "warning: lines in capitals: 1 (--src_text number 1); "
+    told += "--split_sentences translates them as if they were not\n"
     ended = infer(*text, "LE CHAT", "--src_text", "Le CHAT", "--json")
     assert ended.err == told
     aligned = infer(*text, "LE CHAT", "--align").err
@@ -95,13 +98,15 @@ def test_each_sentence_of_a_line_has_the_translation_that_it_has_alone(
     infer: Scripts, trained_run: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "CHUNK", 2)
-    lines = ["Le chat dort. Le chien mange.", "", "Le chat noir dort."]
+    lines = ["Le chat dort. Le chien mange.", "", "\t– Le chat noir dort."]
     source = "".join(f"{line}\n" for line in lines).encode()
-    parts = [translator.translate(text) for text in ("Le chat dort.", "Le chien mange.", lines[2])]
+    parts = [
+        translator.translate(text) for text in ("Le chat dort.", "Le chien mange.", lines[2][3:])
+    ]
     first, second, third = (as_line(each.text) for each in parts)
     args = ("--model_path", trained_run, "--split_sentences")
     ended = infer(*args, stdin=source)
-    assert (ended.out, ended.err) == (f"{first} {second}\n\n{third}\n", "")
+    assert (ended.out, ended.err) == (f"{first} {second}\n\n\t– {third}\n", "")
     found = [json.loads(line) for line in infer(*args, "--json", stdin=source).out.splitlines()]
     assert [each["src"] for each in found] == lines
     for rank, each in enumerate(found[0]["beam"]):
@@ -121,8 +126,8 @@ def test_a_translation_of_fewer_sentences_is_told(
     many = {"Le chat dort. Le chien mange.": 2}  # and one in any translation
     count = "translation.sentences.split_sentences"
     monkeypatch.setattr(count, lambda line, language: [line] * many.get(line, 1))
-    told = "warning: lines of several sentences with fewer in the translation: 1; "
-    told += "--split_sentences translates each sentence by itself"
+    told = "warning: lines of several sentences with fewer in the translation: 1 (--src_text "
+    told += "number 1); --split_sentences translates each sentence by itself"
     for lines, expected in ((["Le chat dort."], []), ([*many, "--src_text", "Oui."], [told])):
         said = infer(*text, *lines).err.splitlines()
         assert [line for line in said if "translations cut off" not in line] == expected
