@@ -22,7 +22,7 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
         given = behind  # a link to weights, which need the files beside them
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
-    if given.is_file():
+    if given.is_file() and given.suffix != ".npz":
         return given, run_of(given)
     require_there(given)
     if (name := hub_name(given)) is not None:
@@ -35,6 +35,9 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     exported = run.path / WEIGHTS
     if found is None and prefer == "best" and exported.is_file():
         return exported, run
+    if found is None and (given.suffix == ".npz" or any(given.glob("*.npz"))):
+        why = "a model of Marian's own program: convert it to the format of transformers, whose "
+        raise UserError(f"{given}: {why}repository has convert_marian_to_pytorch.py")
     if found is None:
         raise UserError(
             f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "

@@ -1,6 +1,7 @@
 """The protocol of every tokenizer; nothing else in the project turns text into ids."""
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from utils.files import write_bytes, write_text
 from utils.languages import language_code
 
 KIND_FILE = "tokenizer_kind.json"
+
+logger = logging.getLogger(__name__)
 
 
 class BaseTokenizer(ABC):
@@ -59,16 +62,19 @@ class BaseTokenizer(ABC):
         return self.src_pieces(ids)
 
     def require_direction(self, src_lang: str | None, tgt_lang: str | None, *, name: str) -> None:
-        """Raises UserError where it is for another direction of translation."""
+        """Raises UserError where it is for the other direction of translation.
+
+        Warns of other languages: a related one may do.
+        """
         wanted, found = (src_lang, tgt_lang), (self.src_lang, self.tgt_lang)
         # Codes of three letters may be of a group of languages, as some models name.
-        codes = [[language_code(name or "") for name in pair] for pair in zip(wanted, found)]
-        unlike = any(a != b and a and b and len(a) == len(b) == 2 for a, b in codes)
-        if unlike or found != wanted == found[::-1]:
-            raise UserError(
-                f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}: "
-                "give one of this direction or change data.src_lang, data.tgt_lang"
-            )
+        here, there = ([language_code(n or "") or n for n in names] for names in (wanted, found))
+        said = f"{name} is for {found[0]} -> {found[1]}, the data is {src_lang} -> {tgt_lang}"
+        if there != here == there[::-1]:
+            remedy = "give one of this direction or change data.src_lang, data.tgt_lang"
+            raise UserError(f"{said}: {remedy}")
+        if any(a != b and a and b and len(a) == len(b) == 2 for a, b in zip(here, there)):
+            logger.warning("%s: right for a related language alone", said)
 
     def encode_src(self, text: str) -> list[int]:
         return self.encode_src_batch([text])[0]

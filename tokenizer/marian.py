@@ -102,10 +102,10 @@ class FrEnTokenizer(BaseTokenizer):
         folder = Path(os.path.expanduser(name_or_path))
         if not folder.is_dir():
             if folder.exists() or not is_hub_name(name_or_path):
-                raise UserError(
-                    f"tokenizer.name_or_path = {name_or_path!r}: there is no such folder, and it "
-                    "is not a name on the hub"
-                )
+                why = "there is no such folder, and it is not a name on the hub"
+                if folder.is_file():
+                    why = "name a folder; docs/usage.md makes one of a SentencePiece model"
+                raise UserError(f"tokenizer.name_or_path = {name_or_path!r}: {why}")
             what = f"the tokenizer {name_or_path}"
             folder = fetch(name_or_path, REQUIRED_FILES, OPTIONAL_FILES, what=what, remedy=REMEDY)
         tokenizer, name = cls(folder), f"tokenizer.name_or_path = {name_or_path!r}"

@@ -2,6 +2,7 @@
 
 import fnmatch
 import logging
+import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import ignite.distributed as idist
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +22,7 @@ from configs.schema import Config, DataConfig
 from data.batching import Batch, make_eval_loader, make_train_loader
 from data.cache import TokenizedSplit, load_split, open_training
 from data.corpora.base import CorpusReader, ParallelText
+from data.corpora.text import warn_of_form
 from data.resampling import Resampler
 from models.build import build_model
 from models.loss import Exponentials, exponentials
@@ -82,6 +85,7 @@ def prepare_data(
     text, ids, fingerprint = read_training(config.data, corpus, tokenizer, keep=keep)
     if idist.get_rank() == 0:
         tell_overlap(corpus)
+        tell_unknown(corpus.train, ids, tokenizer)
     read = partial(load_split, config.data, corpus, tokenizer=tokenizer, training=False)
     with idist.one_rank_first():
         validation_text, validation_ids = read(corpus.validation)
@@ -141,21 +145,41 @@ def read_training(
 
 
 def tell_overlap(corpus: CorpusReader) -> None:
-    """Log how many sources of the other splits, as far as they are there, are in training too."""
-    held_out = dict[str, set[str]]()
+    """Log how many sentences of the other splits, as far as they are there, are in training too.
+
+    Case, kinds of apostrophe and the form of Unicode make no difference.
+    """
+    held_out = dict[str, ParallelText]()
     for split in dict.fromkeys((corpus.validation, *corpus.test)):
         with suppress(UserError, OSError):
-            held_out[split] = set(corpus.load(split).src)
-    seen = set().union(*held_out.values()).intersection(corpus.load(corpus.train).src)
-    counts = {split: len(sources & seen) for split, sources in held_out.items()}
-    if seen:
-        told = (f"{n:,} of {len(held_out[split]):,} of {split}" for split, n in counts.items() if n)
-        logger.info(f"source sentences that are in {corpus.train} too: {', '.join(told)}")
+            held_out[split] = corpus.load(split)
+    train = corpus.load(corpus.train)
+    for side in ("src", "tgt"):
+        others = {name: set(map(_alike, getattr(t, side))) for name, t in held_out.items()}
+        seen = set().union(*others.values()).intersection(map(_alike, getattr(train, side)))
+        counts = ((split, len(of & seen), len(of)) for split, of in others.items())
+        if seen:
+            told = ", ".join(f"{n:,} of {whole:,} of {split}" for split, n, whole in counts if n)
+            which = {"src": "source", "tgt": "target"}[side]
+            logger.info(f"{which} sentences that are in {corpus.train} too: {told}")
+
+
+def _alike(text: str) -> str:
+    """The same for sentences that one may take for one."""
+    return unicodedata.normalize("NFC", text).casefold().replace("’", "'").replace("ʼ", "'")
+
+
+def tell_unknown(split: str, ids: TokenizedSplit, tokenizer: BaseTokenizer) -> None:
+    """Warn of characters that the tokenizer lacks: what the model reads and writes is without."""
+    for side, tokens in (("source", ids.src_ids), ("target", ids.tgt_ids)):
+        if n := int(np.count_nonzero(np.asarray(tokens) == tokenizer.unk_id)):
+            said = f"{split}: {n:,} of {len(tokens):,} {side} tokens are unknown to the tokenizer"
+            logger.warning(f"{said}: characters that it lacks are left out of translations")
 
 
 def read_validation(config: Config, corpus: CorpusReader) -> None:
     """Read all splits to evaluate, so that a missing file is reported before the work begins."""
-    corpus.load(corpus.validation)
+    warn_of_form(corpus.validation, corpus.load(corpus.validation).tgt)
     for split in config.evaluate.also:
         try:
             corpus.load(split)

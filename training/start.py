@@ -121,6 +121,9 @@ class Start:
             if most < len(text):
                 rows = sorted(random.Random(0).sample(range(len(text)), most))
                 text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
+            if 20 * sum("@@ " in line for line in text.src) > len(text):
+                remedy = "give raw text (sed -E 's/@@( |$)//g', and Moses's detokenizer)"
+                logger.warning(f"{corpus.train}: cut into subwords already (@@): {remedy}")
             logger.info(f"{corpus.train}: learning the tokenizer from {len(text):,} pairs")
             return text.src, text.tgt
 

@@ -18,7 +18,7 @@ from data.batching import make_eval_loader
 from data.cache import TokenizedSplit, load_split
 from data.corpora.base import CorpusReader
 from data.corpora.build import build_corpus
-from data.corpora.text import normalize_whitespace
+from data.corpora.text import normalize_whitespace, warn_of_form
 from models.transformer import TranslationTransformer
 from translation.loading import LoadedRun
 from translation.metrics import (
@@ -318,6 +318,7 @@ def _set_aside(start: str, identity: Mapping[str, Any]) -> None:
 
 
 def evaluate(pairs: EvaluationSet, *, char_bleu: bool = False, multi30k: bool = False) -> Result:
+    warn_of_form(pairs.split, pairs.references)
     loss, accuracy = pairs.loss_and_accuracy()
     hypotheses, seconds, cut_off = pairs.translate()
     config, language = pairs.loaded.config.evaluate, pairs.loaded.config.data.tgt_lang

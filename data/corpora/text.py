@@ -1,11 +1,16 @@
-"""Shared by the corpora: normalising white space, and reading .gz files."""
+"""Shared by the corpora: the forms of characters and white space, and reading .gz files."""
 
 import gzip
+import logging
 import re
+import unicodedata
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # A .gz may unpack to MAX_RATIO times its size, or to ALWAYS_ALLOWED bytes if that is more. Text
 # packs to a fifth or so; a file of zeros to a thousandth.
@@ -36,6 +41,15 @@ def plain_text(text: str) -> str:
     sees: web pages and word processors leave them, and a model has hardly met them.
     """
     return normalize_whitespace(text if text.isprintable() else INVISIBLE.sub("", text))
+
+
+def warn_of_form(split: str, references: Sequence[str]) -> None:
+    """Warn of references in which accents are characters of their own: translations have none."""
+    n = sum(not unicodedata.is_normalized("NFC", line) for line in references)
+    if n:
+        said = "%s: %d of %d references are not in Unicode's form NFC, as translations are: their "
+        said += "scores are too low; convert the file (uconv -x any-nfc)"
+        logger.warning(said, split, n, len(references))
 
 
 def read_packed(path: Path) -> bytes:

@@ -73,6 +73,10 @@ def test_what_is_no_config_gets_one_line(compared: Scripts, mine: Path, tmp_path
     mistyped = compared("--config", mine, "--diff", "config/demo.py").error()
     assert mistyped.startswith("config/demo.py: no such config file")  # no name on the hub
     assert "no checkpoint in" in compared("--config", mine, "--diff", tmp_path).error()
+    (tmp_path / "model.npz").touch()
+    for theirs in (tmp_path, tmp_path / "model.npz"):
+        said = compared("--config", mine, "--diff", theirs).error()
+        assert said.startswith(f"{theirs}: a model of Marian's own program: convert it")
     said = compared("--config", mine, "--diff", "runs/nowhere").error()
     assert said == "runs/nowhere: no such checkpoint or run folder"
     for name in ("nowhere.json", "rnus/config.json"):

@@ -7,6 +7,7 @@ import operator
 import os
 import signal
 import time
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -590,10 +591,37 @@ def test_what_training_reads_of_the_other_splits_is_told(
     caplog.set_level(logging.INFO)
     corpus = toy_corpus(tmp_path)
     valid, test = ((corpus / f"{name}.fr").read_text().splitlines() for name in ("valid", "test"))
-    for language, lines in (("fr", [valid[3], test[0], valid[5], test[0]]), ("en", ["x"] * 4)):
+    own = [valid[3].swapcase(), test[0], unicodedata.normalize("NFD", valid[5]), test[0]]
+    theirs = [(corpus / "valid.en").read_text().splitlines()[3], "x", "x", "x"]
+    for language, lines in (("fr", own), ("en", theirs)):
         with (corpus / f"train.{language}").open("a") as train:
             train.writelines(f"{line}\n" for line in lines)
     # a test that is not there is left out
     run_here(toy_config(tmp_path, "train.max_steps=1 data.corpus.test=test,none"))
     told = f"source sentences that are in train too: 2 of {len({*valid})} of valid, 1 of "
     assert f"{told}{len({*test})} of test" in caplog.messages
+    told = f"target sentences that are in train too: 1 of {len({*valid})} of valid"
+    assert told in caplog.messages
+
+
+def test_text_that_does_not_suit_the_model_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = toy_corpus(tmp_path)
+    run = run_here(toy_config(tmp_path, "train.max_steps=1")).run
+    with (corpus / "train.fr").open("a") as fr, (corpus / "train.en").open("a") as en:
+        fr.write("Ⴙ\n")
+        en.write((corpus / "test.en").read_text().splitlines()[0] + "\n")
+    run_here(toy_config(tmp_path, f"train.init_from={run.path} train.max_steps=1"))
+    [said] = [text for text in caplog.messages if "unknown" in text]
+    assert said.startswith("train: 1 of ")
+    assert "source tokens are unknown to the tokenizer: characters that it lacks" in said
+    assert [text for text in caplog.messages if "NFC" in text or "@@" in text] == []
+    valid = (corpus / "valid.en").read_text().splitlines(keepends=True)
+    (corpus / "valid.en").write_text("".join(["cafe\u0301\n", *valid[1:]]))
+    cut = (corpus / "train.fr").read_text().replace(" ", "@@ ")
+    (corpus / "train.fr").write_text(cut)
+    run_here(toy_config(tmp_path, "train.max_steps=1"))
+    words = "valid: 1 of 21 references are not in Unicode's form NFC", "train: cut into subwords"
+    for word in words:
+        assert [text for text in caplog.messages if text.startswith(word)], word

@@ -213,14 +213,17 @@ def test_a_run_against_its_copy_differs_by_nothing_and_stored_translations_are_r
     assert re.search(f": {run.name} and 1 more [0-9.]+, {run.name} [0-9.]+: ", line)
 
 
-def test_pairs_that_are_left_out_are_counted(run: Path, tmp_path: Path) -> None:
+def test_pairs_that_are_left_out_are_counted(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "test.fr").write_text("Le chat dort.\n\nOui.\nNon.\n", "utf-8")
-    (tmp_path / "test.en").write_text("The cat sleeps.\nNo one.\nYes.\n\n", "utf-8")
+    (tmp_path / "test.en").write_text("The cat sleeps.\nNo one.\nE\u0301ve.\n\n", "utf-8")
     corpus = "data.corpus=files", f"data.corpus.root={tmp_path}", "data.corpus.test=test"
     out = score("--model_path", run, *(each for text in corpus for each in ("--set", text)))
     assert "\nleft out of the split: 2 empty\n" in out
     record = record_of(run, "test_beam")
     assert (record["skipped"], record["scores"]["n"]) == ({"empty": 2}, 2)
+    assert caplog.messages[0].startswith("test: 1 of 2 references are not in Unicode's form NFC")
 
 
 def test_every_split_is_read_before_the_first_is_translated(run: Path, tmp_path: Path) -> None:
