@@ -89,7 +89,7 @@ def choose_backend(nproc_per_node: int, device: str) -> tuple[str | None, dict[s
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")  # of srun
     if not under_torchrun and tasks != "1":
         said = "Slurm started %s tasks, and each of them trains a model of its own: to train one "
-        logger.warning(said + "together, start torchrun in a single task on each machine", tasks)
+        logger.warning(said + "together, give each its rank (docs/cluster.md)", tasks)
     if not under_torchrun and nproc_per_node == 1:
         return None, {}
     if under_torchrun and nproc_per_node > 1:

@@ -433,7 +433,7 @@ def test_processes_on_the_cpu_touch_no_gpu_and_ask_no_slurm(
         assert re.fullmatch(r"error: .*missing\.fr.*\n", error), error
     said = "train.device = 'auto': 2 processes, but GPUs for 1: they train on the CPU"
     alone = "Slurm started 2 tasks, and each of them trains a model of its own: to train one "
-    alone += "together, start torchrun in a single task on each machine"
+    alone += "together, give each its rank (docs/cluster.md)"
     assert caplog.messages == ([said] if under_torchrun else [alone, said])
     names = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID"
     assert list(map(os.environ.get, names)) == ["0", None, "7"]
