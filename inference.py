@@ -191,6 +191,7 @@ class Doubts:
         self.loaded, self.most, self.where, self.skipped = loaded, most, where, skipped
         self.long: list[int] = []  # the tokens of each line beyond data.max_len
         self.shortened, self.in_capitals, self.cut_off = list[int](), list[int](), list[int]()
+        self.foreign = list[int]()
         self.first = self.n_lines = 0
 
     def fitting(
@@ -225,13 +226,18 @@ class Doubts:
             self.long.append(n_tokens)
 
     def compare(self, items: Sequence[Translated], *, whole: bool) -> None:
-        """Note what was cut off; if lines are searched whole, too few sentences and capitals."""
+        """Note what was cut off and what is of another language; if lines are searched whole, too
+        few sentences and capitals.
+        """
+        from data.cleaning import STOP_WORDS, speaks
         from translation.sentences import lower_capitals, split_sentences
 
         data = self.loaded.config.data
         for number, item in enumerate(items, start=self.n_lines + 1):
             shown = (item.greedy, *item.beam[:1])
             self.cut_off += [number] * any(each and not each.finished for each in shown)
+            other = data.src_lang in STOP_WORDS and not speaks(item.src, data.src_lang)
+            self.foreign += [number] * other
             if whole:
                 n = len(split_sentences(item.src, data.src_lang))
                 few = n > 1 and len(split_sentences(item.best.text, data.tgt_lang)) < n
@@ -241,8 +247,10 @@ class Doubts:
 
     def tell(self, split: str) -> None:
         """Print the warnings; split: the flag that translates each sentence by itself."""
+        language = self.loaded.config.data.src_lang
         warnings = {
             "lines left empty, too long or not UTF-8": (sorted(set(self.skipped or ())), ""),
+            f"lines that do not read like {language}": (self.foreign, ""),
             "lines in capitals": (
                 self.in_capitals,
                 f"; {split} translates them as if they were not",

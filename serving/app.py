@@ -169,6 +169,7 @@ class Service:
             answer["alternatives"] = [[h["text"] for h in each[1:]] for each in ranked]
         if detailed:
             answer["hypotheses"] = ranked
+            answer["reads_as_source"] = list(map(model.reads, texts))
             best = iter([[src, tgt[0]["text"]] for src, tgt in zip(sentences, found)])
             sizes = iter(map(len, parts))
             counts = [sum(next(sizes) for _ in text) for text in lines]

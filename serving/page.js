@@ -108,7 +108,8 @@ async function translate() {
     if (here !== under_way) return;
     show(answer.hypotheses);
     const cut = answer.hypotheses[0].finished ? "" : "cut off at the greatest length; ";
-    say(`${cut}${Math.round(performance.now() - begun)} ms`);
+    const other = answer.reads_as_source ? "" : `this does not read like ${language(chosen().source)}; `;
+    say(`${other}${cut}${Math.round(performance.now() - begun)} ms`);
     if (text.value === q) offer(answer.sentences[0]?.[0]);
     if (chosen().attention) await link(answer.sentences, here);
   } catch (error) {

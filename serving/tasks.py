@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from data.cleaning import STOP_WORDS, speaks
 from explorer.page import page
 from explorer.trace import trace
 from translation.loading import LoadedRun
@@ -46,6 +47,10 @@ class Served:
     @property
     def shows_attention(self) -> bool:
         return self.loaded.config.model.backend == "scratch"
+
+    def reads(self, text: str) -> bool:
+        """Whether a text may be in the source language, as far as that is known."""
+        return self.src_lang not in STOP_WORDS or speaks(text, self.src_lang)
 
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line of the source language."""

@@ -115,6 +115,8 @@ def test_any_text_is_shown_as_text_and_nothing_leaves_the_page(
         for on in (False, True):
             dark(browser, on)
             assert overflow(browser, width) <= 0, width
+    write(browser, "The cat that was here is of my brother.")
+    until(browser, lambda: "this does not read like French; " in text_of(browser, "status"))
     browser.execute_script(BUSY)
     write(browser, "Le chat dort.")
     until(browser, lambda: text_of(browser, "status") == "busy")

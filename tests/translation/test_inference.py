@@ -237,7 +237,8 @@ def test_any_unicode_gets_an_answer_and_white_space_is_read_as_in_training(
     texts = ["😀👩‍👩‍👧", "日本語", "a\x00b", "ＦＵＬＬ ｗｉｄｔｈ"]
     texts += ["مرحبا بالعالم", "\u200b", "<pad> </s> <unk>", "e\u0301" * 50, "-"]
     ended = infer("--model_path", trained_run, "--json", stdin=("\n".join(texts) + "\n").encode())
-    assert (ended.code, ended.err) == (0, "")
+    told = "warning: lines that do not read like fr: 3 (standard input, line 2, 4, 5)\n"
+    assert (ended.code, ended.err) == (0, told)
     assert [item["src"] for item in objects_of(ended.out)] == texts
     # A line break that a model spells does not break the line.
     assert as_line("a\r\nb\rc") == "a  b c"
@@ -465,15 +466,16 @@ def test_bad_lines_are_left_empty_if_they_are_to_be_skipped(
 def test_long_inputs_are_translated_with_one_warning_and_what_is_cut_off_with_another(
     infer: Scripts, trained_run: Path
 ) -> None:
-    source = ("Le chat dort " * 200 + "\nOui.\n" + "Le chien dort " * 100 + "\n").encode()
+    source = ("Le chat dort " * 200 + "\nOui.\n" + "The dog is here " * 100 + "\n").encode()
     ended = infer("--model_path", trained_run, "--search", "greedy", stdin=source)
     assert ended.code == 0
     assert len(lines_of(ended.out)) == 3
     words = r"warning: inputs longer .*data\.max_len = 96.*: 2, of up to [\d,]+ tokens, "
     words += r"the first in standard input, line 1\n"
-    cut = r"warning: translations cut off by the limits of length: 3 \(standard input, line 1, 2, "
-    cut += r"3\); raise decode\.max_len or "
-    assert re.fullmatch(rf"{cut}decode\.max_len_ratio\n{words}", ended.err)
+    other = r"warning: lines that do not read like fr: 1 \(standard input, line 3\)\n"
+    cut = r"warning: translations cut off by the limits of length: 2 \(standard input, line 1, "
+    cut += r"2\); raise decode\.max_len or "
+    assert re.fullmatch(rf"{other}{cut}decode\.max_len_ratio\n{words}", ended.err)
     doubts = inference.Doubts(load_run(trained_run), 9, "")
     for greedy in (replace(NOTHING, finished=False), NOTHING, None):  # beside a beam's that ended
         doubts.compare([Translated("Oui.", greedy, [NOTHING])], whole=False)
