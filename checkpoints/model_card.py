@@ -20,8 +20,8 @@ license: unknown
 
 # {name}
 
-Translates {src} to {tgt}. Whoever publishes the weights names their licence above, within the
-terms of the data.
+Translates {src} to {tgt}, a sentence at a time. Whoever publishes the weights names their licence
+above, within the terms of the data.
 
 ## Use
 
@@ -97,11 +97,20 @@ def model_card(
         src=data.src_lang,
         tgt=data.tgt_lang,
         needs=needs if model.norm == "pre" and model.tie_embeddings != "all" else "",
-        example=json.dumps("Le chat dort." if data.src_lang == "fr" else "Hello."),
+        example=json.dumps(_example(results, data.src_lang), ensure_ascii=False),
         data=text,
         scores=markdown_table(header, rows) if rows else _NO_SCORES,
         model=markdown_table(["", config.name], list(shape.items())),
     )
+
+
+def _example(results: Path, language: str) -> str:
+    """A sentence of the source language: French, or the first that test.py has translated."""
+    if language == "fr":
+        return "Le chat dort."
+    with contextlib.suppress(OSError, StopIteration, UnicodeDecodeError):
+        return next(results.glob("*.src.txt")).read_text("utf-8").partition("\n")[0]
+    return "..."
 
 
 def _scores(results: Path, own: Mapping[str, Any]) -> Iterator[list[str]]:

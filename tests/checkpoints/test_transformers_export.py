@@ -431,7 +431,10 @@ def test_a_card_names_languages_by_codes_that_the_hub_takes(
     card = model_card(config, tokenizer, {"epoch": 0, "step": 1}, **how)
     assert card.splitlines()[1] == line
     assert "| 1 updates (0 whole epochs) |" in card
-    assert f"Translates {src} to {tgt}." in card
+    assert f"Translates {src} to {tgt}, a sentence at a time." in card
+    assert 'tokenizer(["..."]' in card
+    (tmp_path / "test_beam.src.txt").write_text("Demat d'an holl.\nYa.\n", "utf-8")
+    assert 'tokenizer(["Demat d\'an holl."]' in model_card(config, tokenizer, {"step": 0}, **how)
 
 
 POSITION = "model.position.kind = '{}'".format
