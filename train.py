@@ -47,7 +47,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     )
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        fields = fields_named(unknown[0].lstrip("-").partition("=")[0].replace("-", "_"))
+        fields = fields_named(unknown[0].lstrip("-").partition("=")[0])
         set_by = f"; --set sets fields: {', '.join(fields)}" if fields else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{set_by}")
     here = "train.runs_dir" in dict(map(parse_override, args.overrides))

@@ -9,6 +9,11 @@ from checkpoints.marian import PICKLED, fetch_marian, is_of_transformers, marian
 from checkpoints.run import LEFT, WEIGHTS, Run, hub_name, require_there
 from utils.errors import UserError
 
+OF_MARIAN = (
+    "a model of Marian's own program: convert it to the format of transformers, whose repository "
+    "has convert_marian_to_pytorch.py"
+)
+
 
 def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -> tuple[Path, Run]:
     """The checkpoint file meant by a user, and its run.
@@ -22,7 +27,9 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
         given = behind  # a link to weights, which need the files beside them
     if given.name in (WEIGHTS, PICKLED) and is_of_transformers(given.parent):
         given = given.parent
-    if given.is_file() and given.suffix != ".npz":
+    if given.is_file() and given.suffix == ".npz":
+        raise UserError(f"{given}: {OF_MARIAN}")
+    if given.is_file():
         return given, run_of(given)
     require_there(given)
     if (name := hub_name(given)) is not None:
@@ -35,9 +42,8 @@ def resolve_checkpoint(path: str | Path, *, prefer: Literal["best", "newest"]) -
     exported = run.path / WEIGHTS
     if found is None and prefer == "best" and exported.is_file():
         return exported, run
-    if found is None and (given.suffix == ".npz" or any(given.glob("*.npz"))):
-        why = "a model of Marian's own program: convert it to the format of transformers, whose "
-        raise UserError(f"{given}: {why}repository has convert_marian_to_pytorch.py")
+    if found is None and any(given.glob("*.npz")):
+        raise UserError(f"{given}: {OF_MARIAN}")
     if found is None:
         raise UserError(
             f"{run.path}: no checkpoint in {run.checkpoints}; give the folder of a run that has "

@@ -179,7 +179,8 @@ _CALLED = {
     "optim.schedule": "lr_scheduler lr_scheduler_type",
     "optim.schedule.lr": "learn_rate learning_rate",
     "optim.schedule.warmup_steps": "lr_warmup warmup_updates",
-    "train.max_epochs": "num_train_epochs",
+    "optim.betas": "adam_betas",
+    "train.max_epochs": "max_epoch num_train_epochs",
     "train.max_steps": "max_update train_steps",
     "train.init_from": "finetune_from_model",
     "train.runs_dir": "model_dir output_dir save_dir",
@@ -187,10 +188,12 @@ _CALLED = {
     "train.keep_steps": "keep_interval_updates",
     "train.checkpoint_every_steps": "save_freq save_interval_updates save_steps",
     "train.patience": "early_stopping early_stopping_patience",
-    "train.precision": "fp16",
+    "train.precision": "bf16 fp16",
     "train.ema_decay": "exponential_smoothing",
     "evaluate.every_steps": "eval_steps valid_freq valid_steps validate_interval_updates "
     "validation_freq",
+    "evaluate.every_epochs": "validate_interval",
+    "train.checkpoint_every_epochs": "save_interval",
     "evaluate.choose_by": "best_checkpoint_metric early_stopping_metric metric_for_best_model "
     "valid_metrics",
     "decode.beam_size": "beam num_beams",
@@ -203,7 +206,8 @@ PEERS = {theirs: ours for ours, names in _CALLED.items() for theirs in names.spl
 
 def fields_named(key: str) -> list[str]:
     """The fields that have this name here or in another program, of any section."""
-    theirs = filter(None, [PEERS.get(key.replace("-", "_"))])
+    key = key.replace("-", "_")
+    theirs = filter(None, [PEERS.get(key)])
     return list(dict.fromkeys([*theirs, *_places(key, Config, "")]))
 
 

@@ -154,13 +154,12 @@ def tell_overlap(corpus: CorpusReader) -> None:
         with suppress(UserError, OSError):
             held_out[split] = corpus.load(split)
     train = corpus.load(corpus.train)
-    for side in ("src", "tgt"):
+    for side, which in (("src", "source"), ("tgt", "target")):
         others = {name: set(map(_alike, getattr(t, side))) for name, t in held_out.items()}
         seen = set().union(*others.values()).intersection(map(_alike, getattr(train, side)))
         counts = ((split, len(of & seen), len(of)) for split, of in others.items())
         if seen:
             told = ", ".join(f"{n:,} of {whole:,} of {split}" for split, n, whole in counts if n)
-            which = {"src": "source", "tgt": "target"}[side]
             logger.info(f"{which} sentences that are in {corpus.train} too: {told}")
 
 

@@ -150,11 +150,10 @@ def imported() -> None:
 def stops() -> list[int]:
     """The signals that end a training or an experiment early: a batch system's, a terminal's.
 
-    Under nohup SIGHUP is none of them.
+    Not those that are ignored: by nohup, or of a program in a script's background.
     """
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-    hangs_on = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in numbers if not (hangs_on and number == signal.SIGHUP)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextlib.contextmanager

@@ -38,7 +38,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         if path.is_file():
             with write_errors(path):
                 aside.touch(mode=0o600)
-                aside.chmod(stat.S_IMODE(path.stat().st_mode))
+                before = path.stat()
+                with contextlib.suppress(OSError):  # of a group that is not the writer's
+                    os.chown(aside, -1, before.st_gid)
+                aside.chmod(stat.S_IMODE(before.st_mode) | 0o600)
         yield aside
         with write_errors(path):
             for written in (*aside.rglob("*"), aside):

@@ -263,8 +263,8 @@ def commit() -> str:
     if not (root / ".git").exists():  # installed; a repository around it is another's
         return "unknown"
     how: dict[str, Any] = {"cwd": root, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
-    # A checkout may be another user's: git answers if it is told so, and then runs none of its own.
-    git = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false"]
+    # A checkout may be another user's, whose Python runs here already.
+    git = ["git", "-c", f"safe.directory={root}"]
     try:
         found = subprocess.check_output([*git, "describe", "--always", "--dirty"], **how).strip()
         # What describe misses: a config or a module that is in no commit.

@@ -189,12 +189,12 @@ def test_a_signal_before_the_first_process_has_begun_ends_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def spawn(*_: Any, **__: Any) -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
 
     monkeypatch.setattr(idist, "spawn", spawn)
     with pytest.raises(SystemExit) as ended:
         run_processes(print, nproc_per_node=2, device="cpu")
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert ended.value.code == 128 + signal.SIGUSR1
 
 
 def test_nobody_waits_for_a_process_that_was_killed(

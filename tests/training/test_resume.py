@@ -43,6 +43,7 @@ from training.log import RunLog
 from training.saving import Checkpoints
 from training.start import Progress, run_to_resume
 from training.validation import Validation
+from utils import machine
 from utils.cli import stops
 from utils.errors import ConfigError, UserError
 from utils.files import held
@@ -668,7 +669,10 @@ def test_a_signal_saves_and_says_how_to_go_on(
     assert caplog.messages[-1] == said
     assert Run(path).newest() == Run(path).checkpoints / "step_checkpoint_17.pt"
     again = copied(Run(path), tmp_path)
-    run_here(config, resume=path)
+    assert not any("made by commit" in message for message in caplog.messages)
+    with mock.patch("training.start.commit", return_value="of later"):
+        run_here(config, resume=path)
+    assert f"step_checkpoint_17.pt), made by commit {machine.commit()}" in caplog.text
     assert log_of(path) == log_of(run)
     lowered = apply_overrides(config, ["train.max_epochs=1"])  # fewer than are done
     assert run_here(lowered, resume=again.path).signal is None

@@ -590,15 +590,18 @@ def test_what_training_reads_of_the_other_splits_is_told(
 ) -> None:
     caplog.set_level(logging.INFO)
     corpus = toy_corpus(tmp_path)
+    for language, line in (("fr", "l'eau"), ("en", "water")):
+        with (corpus / f"valid.{language}").open("a") as more:
+            more.write(f"{line}\n")
     valid, test = ((corpus / f"{name}.fr").read_text().splitlines() for name in ("valid", "test"))
-    own = [valid[3].swapcase(), test[0], unicodedata.normalize("NFD", valid[5]), test[0]]
-    theirs = [(corpus / "valid.en").read_text().splitlines()[3], "x", "x", "x"]
+    own = [valid[3].swapcase(), test[0], unicodedata.normalize("NFD", valid[5]), test[0], "L’eau"]
+    theirs = [(corpus / "valid.en").read_text().splitlines()[3], "x", "x", "x", "x"]
     for language, lines in (("fr", own), ("en", theirs)):
         with (corpus / f"train.{language}").open("a") as train:
             train.writelines(f"{line}\n" for line in lines)
     # a test that is not there is left out
     run_here(toy_config(tmp_path, "train.max_steps=1 data.corpus.test=test,none"))
-    told = f"source sentences that are in train too: 2 of {len({*valid})} of valid, 1 of "
+    told = f"source sentences that are in train too: 3 of {len({*valid})} of valid, 1 of "
     assert f"{told}{len({*test})} of test" in caplog.messages
     told = f"target sentences that are in train too: 1 of {len({*valid})} of valid"
     assert told in caplog.messages

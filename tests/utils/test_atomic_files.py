@@ -38,6 +38,10 @@ def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
         assert stat.S_IMODE(aside.stat().st_mode) == 0o600
         aside.write_text("again")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o444)  # who may write into the folder may replace it
+    with atomic_path(path) as aside:
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o644
+        aside.write_text("again")
     with pytest.raises(UserError, match=r"write \.: give the name of"), atomic_path(Path(".")):
         pass
 
